@@ -1,0 +1,63 @@
+"""The command line: one module a verb, imported when the verb is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+from accumaudit import __version__
+
+VERBS: Final = {
+    "check": "Audit runs: say which updates were not the ones that were meant.",
+    "rules": "List the rules.",
+    "explain": "Print the manual of a rule.",
+    "sql": "Ask the tables of a run a question in SQL.",
+    "demo": "Train for real, with a fault if you like, then check.",
+}
+"""The verbs and their help, here so that the list of them imports none."""
+
+
+class StopError(click.ClickException):
+    """Something is wrong with what was asked or read: a message and exit status 2."""
+
+    exit_code = 2
+
+
+class LazyGroup(click.Group):
+    """A group that imports a verb's module when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The verbs in the order of their use."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        """The verb's command."""
+        if cmd_name not in VERBS:
+            return None
+        command = importlib.import_module(f"accumaudit.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the verb; where something that it imports is missing, say what to install."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if not error.name or error.name.startswith("accumaudit"):
+                raise
+            raise StopError(
+                f"this needs {error.name}, which is not installed: pip install {error.name}"
+            ) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The list of verbs, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="accumaudit")
+def main() -> None:
+    """Is the training that runs the training that was meant?"""

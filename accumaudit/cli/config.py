@@ -1,0 +1,93 @@
+"""Settings from `[tool.accumaudit]` in pyproject.toml, or from accumaudit.toml."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from accumaudit.cli import StopError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FAIL_ON: Final = ("error", "warning", "note", "never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a project asks of every audit; the command line goes before it."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    fail_on: str = "error"
+    rules: tuple[Path, ...] = ()
+    """Folders of further rules; a relative one lies beside the file that names it."""
+    params: Mapping[str, float] = field(default_factory=dict)
+    """`ACC302.share` and its value."""
+
+
+def find_settings(start: Path) -> Settings:
+    """The settings that hold in a folder: its own, or those of the nearest folder above."""
+    for folder in (start, *start.parents):
+        for name in ("accumaudit.toml", "pyproject.toml"):
+            file = folder / name
+            table = _table(file) if file.is_file() else None
+            if table is not None:
+                return _settings(file, table)
+    return Settings()
+
+
+def _table(file: Path) -> dict[str, Any] | None:
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise StopError(f"{file}: cannot be read as TOML: {error}") from None
+    if file.name == "accumaudit.toml":
+        return document
+    tool = document.get("tool", {})
+    table = tool.get("accumaudit") if isinstance(tool, dict) else None
+    return table if isinstance(table, dict) else None
+
+
+def _settings(file: Path, table: dict[str, Any]) -> Settings:
+    known = ("select", "ignore", "fail-on", "rules", "params")
+    for key in table:
+        if key not in known:
+            raise StopError(f"{file}: unknown setting `{key}`; there are {', '.join(known)}")
+    fail_on = table.get("fail-on", "error")
+    if fail_on not in FAIL_ON:
+        raise StopError(f"{file}: `fail-on` is {', '.join(FAIL_ON)}, not {fail_on!r}")
+    return Settings(
+        select=_texts(file, table, "select"),
+        ignore=_texts(file, table, "ignore"),
+        fail_on=fail_on,
+        rules=tuple(file.parent / folder for folder in _texts(file, table, "rules")),
+        params=_params(file, table.get("params", {})),
+    )
+
+
+def _texts(file: Path, table: dict[str, Any], key: str) -> tuple[str, ...]:
+    items = table.get(key, [])
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise StopError(f'{file}: `{key}` is a list of texts: {key} = ["..."]')
+    return tuple(items)
+
+
+def _params(file: Path, table: object) -> dict[str, float]:
+    """Both `"ACC302.share" = 0.01` and `ACC302.share = 0.01`, which TOML reads as a table in a table."""
+    if not isinstance(table, dict):
+        raise StopError(f"{file}: `params` is a table: [params], then ACC302.share = 0.01")
+    params: dict[str, float] = {}
+    for key, value in table.items():
+        entries = value.items() if isinstance(value, dict) else [("", value)]
+        for name, number in entries:
+            path = f"{key}.{name}".rstrip(".")
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                raise StopError(f"{file}: `{path}` in params is a number: ACC302.share = 0.01")
+            params[path] = float(number)
+    return params

@@ -1,0 +1,288 @@
+"""The queries behind the verdicts: faulty rows, what explains them, where they stand, what is null."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import duckdb
+
+from accumaudit.engine.findings import Example, Finding
+from accumaudit.engine.rule import SEVERITIES, Rule
+from accumaudit.ledger.schema import MARK_FIELDS, RUN_FIELDS, UPDATE_FIELDS, Field
+
+EXAMPLES: Final = 3
+"""Attempts of a finding that are shown as examples."""
+
+Key = tuple[str, str]
+"""A rule's code and a run_id."""
+
+_TABLES: Final = {"runs": RUN_FIELDS, "updates": UPDATE_FIELDS, "marks": MARK_FIELDS}
+
+# Rows of a cause, and how a row of its effect is reached from them.
+_CAUSES: Final = {
+    "run": ("SELECT DISTINCT run_id", "TRUE"),
+    "attempt": (
+        "SELECT DISTINCT run_id, launch, optimizer, attempt_id",
+        "(c.launch, c.optimizer, c.attempt_id) = (f.launch, f.optimizer, f.attempt_id)",
+    ),
+    "later": (
+        "SELECT run_id, launch, optimizer, min(attempt_id) AS attempt_id",
+        "(c.launch, c.optimizer) = (f.launch, f.optimizer) AND c.attempt_id <= f.attempt_id",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a run is, apart from its verdicts."""
+
+    format: str = "unknown"
+    runtime: str | None = None
+    world_size: int | None = None
+    ranks: tuple[int, ...] = ()
+    attempts: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """The rows of one rule in one run that others explain."""
+
+    rows: int
+    causes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The rows of one rule in one run that are reported."""
+
+    severity: str
+    count: int
+    first_update: int | None
+    last_update: int | None
+    ranks: tuple[int, ...]
+    all_ranks: bool
+    examples: tuple[Example, ...]
+
+    def finding(self, ranks: tuple[int, ...]) -> Finding:
+        """The finding, in a run of these ranks."""
+        first = self.examples[0]
+        return Finding(
+            count=self.count,
+            first_update=self.first_update,
+            last_update=self.last_update,
+            ranks=ranks if self.all_ranks else self.ranks,
+            message=first.message,
+            observed=first.observed,
+            expected=first.expected,
+            examples=self.examples,
+        )
+
+
+def create(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make the empty table of faulty rows; severity is an index, 0 the highest."""
+    connection.execute(
+        """
+        CREATE OR REPLACE TEMP TABLE faults (
+            code VARCHAR, run_id VARCHAR, launch BIGINT, optimizer BIGINT, attempt_id BIGINT, rank BIGINT,
+            observed DOUBLE, expected DOUBLE, message VARCHAR, severity UTINYINT, cause VARCHAR
+        )
+        """
+    )
+
+
+def collect(connection: duckdb.DuckDBPyConnection, rule: Rule, *, own_severity: bool) -> None:
+    """Keep the faulty rows of the rule that has just run."""
+    severity = "coalesce(severity, $severity)" if own_severity else "$severity"
+    connection.execute(
+        f"""
+        INSERT INTO faults
+        SELECT $code, run_id, launch, optimizer, attempt_id, rank, observed, expected,
+               coalesce(message, $summary), list_position($severities, {severity}) - 1, NULL
+        FROM judged WHERE fault
+        """,
+        {
+            "code": rule.code,
+            "severity": rule.severity,
+            "severities": list(SEVERITIES),
+            "summary": rule.summary,
+        },
+    )
+
+
+def faulty_codes(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    """The rules that found something, explained or not."""
+    return {code for (code,) in connection.execute("SELECT DISTINCT code FROM faults").fetchall()}
+
+
+def mark_explained(connection: duckdb.DuckDBPyConnection, cause: str, effect: str, reach: str) -> None:
+    """Note the cause on the rows of its effect; reach is run, attempt or later."""
+    columns, condition = _CAUSES[reach]
+    grouped = " GROUP BY run_id, launch, optimizer" if reach == "later" else ""
+    connection.execute(
+        f"""
+        UPDATE faults AS f SET cause = $cause
+        FROM ({columns} FROM faults WHERE code = $cause{grouped}) AS c
+        WHERE f.code = $effect AND f.cause IS NULL AND c.run_id = f.run_id AND {condition}
+        """,
+        {"cause": cause, "effect": effect},
+    )
+
+
+def explained(connection: duckdb.DuckDBPyConnection) -> dict[Key, Explained]:
+    """The rows that are not reported, counted, with their causes."""
+    rows = connection.execute(
+        """
+        SELECT code, run_id, count(*), list(DISTINCT cause)
+        FROM faults WHERE cause IS NOT NULL GROUP BY code, run_id
+        """
+    ).fetchall()
+    return {(code, run_id): Explained(count, tuple(sorted(causes))) for code, run_id, count, causes in rows}
+
+
+def findings(connection: duckdb.DuckDBPyConnection) -> dict[Key, Found]:
+    """The rows that are reported, one entry for each rule and run."""
+    examples = _examples(connection)
+    rows = connection.execute(
+        """
+        SELECT f.code, f.run_id, min(f.severity),
+               count(DISTINCT {'launch': f.launch, 'optimizer': f.optimizer, 'attempt': f.attempt_id}),
+               min(w.optimizer_update_id), max(w.optimizer_update_id),
+               list_sort(list(DISTINCT f.rank) FILTER (f.rank IS NOT NULL)), bool_or(f.rank IS NULL)
+        FROM faults AS f LEFT JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)
+        WHERE f.cause IS NULL GROUP BY f.code, f.run_id
+        """
+    ).fetchall()
+    return {
+        (code, run_id): Found(
+            SEVERITIES[severity], count, first, last, tuple(ranks or ()), every, tuple(examples[code, run_id])
+        )
+        for code, run_id, severity, count, first, last, ranks, every in rows
+    }
+
+
+def _examples(connection: duckdb.DuckDBPyConnection) -> dict[Key, list[Example]]:
+    """The first attempts of each finding, the highest severity first, with their place in the files."""
+    rows = connection.execute(
+        """
+        WITH attempts AS (
+            SELECT * FROM faults WHERE cause IS NULL
+            QUALIFY row_number() OVER (
+                PARTITION BY code, run_id, launch, optimizer, attempt_id ORDER BY severity, rank NULLS FIRST
+            ) = 1
+        ), chosen AS (
+            SELECT *, row_number() OVER (
+                PARTITION BY code, run_id ORDER BY severity, launch, attempt_id, optimizer
+            ) AS place
+            FROM attempts QUALIFY place <= $examples
+        )
+        SELECT c.code, c.run_id, any_value(c.launch), any_value(c.optimizer), any_value(c.attempt_id),
+               arg_min(u.optimizer_update_id, u.rank), any_value(c.rank),
+               arg_min(u.file, u.rank), arg_min(u.line, u.rank),
+               any_value(c.message), any_value(c.observed), any_value(c.expected)
+        FROM chosen AS c LEFT JOIN updates AS u
+            ON u.run_id = c.run_id AND u.launch = c.launch AND u.optimizer = c.optimizer
+            AND u.attempt_id = c.attempt_id AND (u.rank = c.rank OR c.rank IS NULL)
+        GROUP BY c.code, c.run_id, c.place
+        ORDER BY c.code, c.run_id, c.place
+        """,
+        {"examples": EXAMPLES},
+    ).fetchall()
+    names = (
+        "launch",
+        "optimizer",
+        "attempt_id",
+        "optimizer_update_id",
+        "rank",
+        "file",
+        "line",
+        "message",
+        "observed",
+        "expected",
+    )
+    examples: dict[Key, list[Example]] = defaultdict(list)
+    for code, run_id, *values in rows:
+        examples[code, run_id].append(Example(**dict(zip(names, values, strict=True))))
+    return examples
+
+
+def run_facts(connection: duckdb.DuckDBPyConnection) -> dict[str, RunFacts]:
+    """Ranks, attempts and skips of each run, its format and runtime."""
+    ranks: dict[str, list[int]] = defaultdict(list)
+    written = "SELECT run_id, rank FROM runs UNION SELECT run_id, rank FROM updates ORDER BY ALL"
+    for run_id, rank in connection.execute(written).fetchall():
+        ranks[run_id].append(rank)
+    windows = "SELECT run_id, count(*), count(*) FILTER (NOT applied) FROM windows GROUP BY run_id"
+    attempts = {run_id: (count, skipped) for run_id, count, skipped in connection.execute(windows).fetchall()}
+    rows = connection.execute(
+        """
+        SELECT run_id, arg_max(format, launch), arg_max(runtime, launch), arg_max(world_size, launch)
+        FROM runs GROUP BY run_id
+        """
+    ).fetchall()
+    described = {run_id: facts for run_id, *facts in rows}
+    found = {}
+    for run_id in {*ranks, *attempts, *described}:
+        format_, runtime, world_size = described.get(run_id, (None, None, None))
+        count, skipped = attempts.get(run_id, (0, 0))
+        found[run_id] = RunFacts(
+            format_ or "unknown", runtime, world_size, tuple(ranks[run_id]), count, skipped
+        )
+    return found
+
+
+class Presence:
+    """How often each field of the record is there, for the reasons of "not checked"."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, fields: Iterable[str]) -> None:
+        counted = set(fields)
+        self._counts = {
+            table: _present(connection, table, [one for one in known if one.name in counted])
+            for table, known in _TABLES.items()
+        }
+
+    def reason(self, rule: Rule, run_id: str, unknown: int) -> str:
+        """Why the rule judged nothing in this run; unknown is the number of its rows."""
+        missing = [need for need in rule.needs if not self._somewhere(run_id, need)]
+        if missing:
+            return " and ".join(f"`{need}` was never {_verb(need)}" for need in missing)
+        if not unknown:
+            return rule.scope_is_empty
+        total, present = self._counts["updates"].get(run_id, (0, {}))
+        partly = [
+            f"`{need}` is null in {total - present[need]} of {total} records"
+            for need in rule.needs
+            if present.get(need, total) < total
+        ]
+        return "; ".join(partly) or f"{unknown:,} rows were in scope, and the record decides none of them"
+
+    def _somewhere(self, run_id: str, need: str) -> bool:
+        return any(counts.get(run_id, (0, {}))[1].get(need) for counts in self._counts.values())
+
+
+def _present(
+    connection: duckdb.DuckDBPyConnection, table: str, fields: list[Field]
+) -> dict[str, tuple[int, dict[str, int]]]:
+    """For each run the table's rows, and for each field the number of rows in which it is not null."""
+    columns = {column[0] for column in connection.execute(f"SELECT * FROM {table} LIMIT 0").description}
+    counted = [field for field in fields if field.name in columns]
+    sums = "".join(f", count(*) FILTER ({_is_present(field, columns)})" for field in counted)
+    rows = connection.execute(f"SELECT run_id, count(*){sums} FROM {table} GROUP BY run_id").fetchall()
+    names = [field.name for field in counted]
+    return {run_id: (total, dict(zip(names, counts, strict=True))) for run_id, total, *counts in rows}
+
+
+def _is_present(field: Field, columns: set[str]) -> str:
+    test = f'"{field.name}" IS NOT NULL'
+    if field.type.endswith("[]"):
+        test = f'list_count("{field.name}") > 0'
+    flag = f"{field.name}_nonfinite"
+    return f'({test} OR "{flag}")' if flag in columns else test
+
+
+def _verb(name: str) -> str:
+    writers = {field.writer for fields in _TABLES.values() for field in fields if field.name == name}
+    return "declared or reported" if "loop" in writers else "recorded"

@@ -1,0 +1,270 @@
+"""Runs each rule once over all runs of a ledger and says what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import duckdb
+
+from accumaudit.engine import evidence
+from accumaudit.engine.catalogue import Catalogue
+from accumaudit.engine.findings import (
+    BROKEN,
+    FAILED,
+    NOT_CHECKED,
+    PASSED,
+    AuditReport,
+    Finding,
+    RunReport,
+    UnreadableLine,
+    Verdict,
+)
+from accumaudit.engine.rule import SEVERITIES, Rule, nearest, sql_line, sql_reason
+
+if TYPE_CHECKING:
+    from accumaudit.ledger.reader import Ledger
+
+COLUMNS: Final = (
+    "run_id",
+    "launch",
+    "optimizer",
+    "attempt_id",
+    "rank",
+    "fault",
+    "observed",
+    "expected",
+    "message",
+)
+"""What the query of a rule returns; `severity` may stand beside them."""
+
+LASTING: Final = ("ACC605", "ACC607", "ACC609")
+"""Disagreements that stay once they are there: their causes explain every later attempt too."""
+
+
+class BrokenRuleError(Exception):
+    """A rule whose query raised or returned something else than a verdict for each row."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """The rows of one rule in one run."""
+
+    faults: int = 0
+    clean: int = 0
+    unknown: int = 0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one rule returned: a tally for each run, or why it broke."""
+
+    rule: Rule
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    broken: str | None = None
+
+    def judged_little(self, run_ids: list[str]) -> bool:
+        """Whether a run is left without a judgement, so that a reason has to be found."""
+        if self.broken is not None:
+            return False
+        tallies = [self.tallies.get(run_id, Tally()) for run_id in run_ids]
+        return any(tally.faults + tally.clean == 0 for tally in tallies)
+
+
+def audit(
+    ledger: Ledger,
+    catalogue: Catalogue,
+    *,
+    select: Collection[str] = (),
+    ignore: Collection[str] = (),
+    params: Mapping[str, float] | None = None,
+) -> AuditReport:
+    """Judge every run of the ledger by the selected rules.
+
+    An ignored rule still explains others: its fault would come back under their names.
+    """
+    catalogue = catalogue.with_params(params or {})
+    ignored = {rule.code for rule in catalogue.matching(ignore)}
+    selected = [rule for rule in catalogue.matching(select or catalogue) if rule.code not in ignored]
+    silent = [rule for rule in catalogue.matching(ignore) if rule.explains]
+    connection = ledger.connection
+    evidence.create(connection)
+    run_ids = [run_id for run_id, _ in ledger.runs]
+    outcomes = [_run(connection, rule, run_ids) for rule in (*selected, *silent)]
+    _explain(connection, [outcome.rule for outcome in outcomes if outcome.broken is None])
+    return _report(ledger, [outcome for outcome in outcomes if outcome.rule.code not in ignored])
+
+
+def _run(connection: duckdb.DuckDBPyConnection, rule: Rule, run_ids: list[str]) -> Outcome:
+    # The query begins on the statement's first line: the lines in errors are the file's.
+    statement = f"CREATE OR REPLACE TEMP TABLE judged AS {rule.sql}"
+    try:
+        connection.execute(statement, dict(rule.params) or None)
+    except duckdb.Error as error:
+        return Outcome(rule, broken=f"{rule.file}:{sql_line(error)}: {sql_reason(error)}")
+    try:
+        own_severity = _check_columns(connection, rule)
+        tallies = _tally(connection)
+        strange = set(tallies) - set(run_ids)
+        if strange:
+            raise BrokenRuleError(f"the query returns the run_id {strange.pop()!r}, which no run has")
+        if any(tally.faults for tally in tallies.values()):
+            evidence.collect(connection, rule, own_severity=own_severity)
+        return Outcome(rule, tallies=tallies)
+    except duckdb.Error as error:
+        return Outcome(rule, broken=f"{rule.file}: {sql_reason(error)}")
+    except BrokenRuleError as error:
+        return Outcome(rule, broken=f"{rule.file}: {error}")
+
+
+def _check_columns(connection: duckdb.DuckDBPyConnection, rule: Rule) -> bool:
+    """Whether the rows have a severity of their own."""
+    described = connection.execute("SELECT * FROM judged LIMIT 0").description
+    kinds = {column[0]: str(column[1]).strip('"') for column in described}
+    for name in COLUMNS:
+        if name not in kinds:
+            raise BrokenRuleError(f"the query returns no column `{name}`{nearest(name, kinds)}")
+    for name in kinds:
+        if name not in (*COLUMNS, "severity"):
+            raise BrokenRuleError(f"the query returns the unknown column `{name}`{nearest(name, COLUMNS)}")
+    if kinds["fault"] not in ("BOOLEAN", "NULL"):
+        raise BrokenRuleError(f"the column `fault` is {kinds['fault']}, not BOOLEAN")
+    if "severity" in kinds:
+        _check_severity(connection, rule)
+    return "severity" in kinds
+
+
+def _check_severity(connection: duckdb.DuckDBPyConnection, rule: Rule) -> None:
+    rows = connection.execute("SELECT DISTINCT severity FROM judged WHERE fault").fetchall()
+    allowed = SEVERITIES[SEVERITIES.index(rule.severity) :]
+    for (severity,) in rows:
+        if severity is not None and severity not in allowed:
+            raise BrokenRuleError(
+                f"a row's severity is {severity!r}; under a rule of severity {rule.severity} "
+                f"it is {' or '.join(allowed)}"
+            )
+
+
+def _tally(connection: duckdb.DuckDBPyConnection) -> dict[str, Tally]:
+    rows = connection.execute(
+        """
+        SELECT run_id, count(*) FILTER (fault), count(*) FILTER (NOT fault), count(*) FILTER (fault IS NULL)
+        FROM judged GROUP BY run_id
+        """
+    ).fetchall()
+    return {run_id: Tally(faults, clean, unknown) for run_id, faults, clean, unknown in rows}
+
+
+def _explain(connection: duckdb.DuckDBPyConnection, rules: Iterable[Rule]) -> None:
+    """Mark the rows that follow from another rule's.
+
+    A row that is explained itself still explains others, so the order of the pairs is of no
+    account; the catalogue refuses circles, so that the first cause is always reported.
+    """
+    by_code = {rule.code: rule for rule in rules}
+    faulty = evidence.faulty_codes(connection)
+    for cause in by_code.values():
+        for code in cause.explains:
+            effect = by_code.get(code)
+            if effect and cause.code in faulty and code in faulty:
+                evidence.mark_explained(connection, cause.code, code, _reach(cause, effect))
+
+
+def _reach(cause: Rule, effect: Rule) -> str:
+    if "run" in (cause.scope, effect.scope):
+        return "run"
+    return "later" if effect.code in LASTING else "attempt"
+
+
+def _report(ledger: Ledger, outcomes: list[Outcome]) -> AuditReport:
+    facts = evidence.run_facts(ledger.connection)
+    desk = _Desk(ledger.connection, outcomes, [run_id for run_id, _ in ledger.runs])
+    runs = []
+    for run_id, path in ledger.runs:
+        unreadable = [
+            UnreadableLine(file=str(one.file), line=one.line, why=one.why)
+            for one in ledger.unreadable
+            if one.run_id == run_id
+        ]
+        fact = facts.get(run_id) or evidence.RunFacts()
+        verdicts = tuple(desk.verdict(outcome, run_id, fact.ranks) for outcome in outcomes)
+        runs.append(
+            RunReport(
+                run_id=run_id,
+                path=str(path),
+                format=fact.format,
+                runtime=fact.runtime,
+                ranks=fact.ranks,
+                world_size=fact.world_size,
+                updates=fact.attempts - fact.skipped,
+                attempts=fact.attempts,
+                skipped=fact.skipped,
+                verdicts=verdicts,
+                unreadable=tuple(unreadable),
+            )
+        )
+    return AuditReport(runs=tuple(runs))
+
+
+class _Desk:
+    """Writes the verdicts of one audit."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, outcomes: list[Outcome], run_ids: list[str]
+    ) -> None:
+        self._findings = evidence.findings(connection)
+        self._explained = evidence.explained(connection)
+        needs = {
+            need for outcome in outcomes if outcome.judged_little(run_ids) for need in outcome.rule.needs
+        }
+        self._presence = evidence.Presence(connection, needs)
+
+    def verdict(self, outcome: Outcome, run_id: str, ranks: tuple[int, ...]) -> Verdict:
+        """Exactly one of failed, passed, not checked and broken."""
+        rule = outcome.rule
+        if outcome.broken is not None:
+            return _verdict(rule, BROKEN, reason=outcome.broken)
+        tally = outcome.tallies.get(run_id, Tally())
+        found = self._findings.get((rule.code, run_id))
+        if found:
+            hidden = self._explained.get((rule.code, run_id))
+            judged = tally.faults + tally.clean - (hidden.rows if hidden else 0)
+            return _verdict(rule, FAILED, judged, finding=found.finding(ranks), severity=found.severity)
+        if tally.faults:
+            return _verdict(rule, NOT_CHECKED, tally.clean, reason=self._causes(rule, run_id, tally))
+        if tally.clean:
+            return _verdict(rule, PASSED, tally.clean)
+        return _verdict(rule, NOT_CHECKED, reason=self._presence.reason(rule, run_id, tally.unknown))
+
+    def _causes(self, rule: Rule, run_id: str, tally: Tally) -> str:
+        """Names the causes that are reported: a cause may have one of its own."""
+        reported: set[str] = set()
+        waiting = {rule.code}
+        while waiting:
+            for cause in self._explained[waiting.pop(), run_id].causes:
+                (reported if (cause, run_id) in self._findings else waiting).add(cause)
+        reason = f"a cause was found by {' and '.join(sorted(reported))}"
+        return f"{reason}; {tally.clean} other rows are clean" if tally.clean else reason
+
+
+def _verdict(
+    rule: Rule,
+    status: str,
+    judged: int = 0,
+    *,
+    reason: str | None = None,
+    finding: Finding | None = None,
+    severity: str | None = None,
+) -> Verdict:
+    return Verdict(
+        code=rule.code,
+        name=rule.name,
+        severity=severity or rule.severity,
+        status=status,
+        judged=judged,
+        reason=reason,
+        finding=finding,
+        summary=rule.summary,
+        fix=rule.fix,
+    )

@@ -1,0 +1,128 @@
+"""Reads ledgers: from paths to a locked database that holds the tables of rules/tables.sql."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import duckdb
+
+from accumaudit.ledger import columns, lines, loading
+from accumaudit.ledger.launches import place_records
+from accumaudit.ledger.schema import FIELDS, SCHEMA_VERSION
+from accumaudit.ledger.sources import LedgerError, RunSource, Source, find_runs
+from accumaudit.ledger.unreadable import Unreadable, find_unreadable
+from accumaudit.rules import TABLES
+
+__all__ = ["Ledger", "LedgerError", "Unreadable", "read_ledger"]
+
+
+@dataclass(kw_only=True)
+class Ledger:
+    """Runs, loaded; `connection` holds their tables and can reach nothing else."""
+
+    connection: duckdb.DuckDBPyConnection
+    runs: list[tuple[str, Path]]
+    """(run_id, path), in the order in which they were given."""
+    unreadable: list[Unreadable]
+    sources: dict[str, Source]
+    """The files by the name that the tables have for them."""
+
+    def locate(self, file: str, line: int) -> int:
+        """The number in its file of a line that the tables count without the blank ones."""
+        source = self.sources.get(file)
+        found = lines.find_lines(source, [line]) if source else iter(())
+        return next((number for _, number, _ in found), line)
+
+    def close(self) -> None:
+        """Let go of the tables."""
+        self.connection.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_ledger(paths: Sequence[Path]) -> Ledger:
+    """Read the runs at or below `paths`.
+
+    Raises:
+        LedgerError: a path cannot be audited; the text says why, and what to do.
+    """
+    runs = find_runs(paths)
+    files = [source for run in runs for source in run.files]
+    connection = loading.connect(files)
+    try:
+        unreadable = _load(connection, runs, files)
+        named = _build_tables(connection, runs)
+        loading.lock(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return Ledger(
+        connection=connection,
+        runs=[(run_id, run.path) for run_id, run in named.items()],
+        unreadable=unreadable,
+        sources={str(source.path): source for source in files},
+    )
+
+
+def _load(
+    connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSource], files: Sequence[Source]
+) -> list[Unreadable]:
+    failures = loading.load(connection, files)
+    unreadable = find_unreadable(connection, runs, failures)
+    _refuse_newer_schema(connection)
+    _refuse_foreign(connection, runs, unreadable)
+    return unreadable
+
+
+def _build_tables(connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSource]) -> dict[str, RunSource]:
+    named = place_records(connection, runs)
+    connection.execute(
+        "CREATE TABLE sources AS SELECT unnest($1) AS run_id, unnest($2) AS path",
+        [list(named), [str(run.path) for run in named.values()]],
+    )
+    for kind in FIELDS:
+        connection.execute(columns.view(kind))
+    connection.execute(TABLES.read_text(encoding="utf-8"))
+    return named
+
+
+def _refuse_newer_schema(connection: duckdb.DuckDBPyConnection) -> None:
+    newer = connection.execute(
+        """
+        SELECT f.file, r."schema" FROM records r JOIN files f USING (file_id)
+        WHERE r.record = 'run' AND r."schema" > $1 ORDER BY r.n LIMIT 1
+        """,
+        [SCHEMA_VERSION],
+    ).fetchall()
+    for file, version in newer:
+        raise LedgerError(
+            f"{file}: written in version {version} of the schema, of which this accumaudit reads "
+            f"{SCHEMA_VERSION} and older; update accumaudit"
+        )
+
+
+def _refuse_foreign(
+    connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSource], unreadable: Sequence[Unreadable]
+) -> None:
+    """Stop where a given path holds no record at all."""
+    rows = connection.execute("SELECT DISTINCT file_id FROM records WHERE readable").fetchall()
+    with_records = {file_id for (file_id,) in rows}
+    for path in dict.fromkeys(run.given for run in runs):
+        files = [source for run in runs if run.given == path for source in run.files]
+        if any(source.id in with_records for source in files):
+            continue
+        names = {str(source.path) for source in files}
+        bad = [one for one in unreadable if one.file in names]
+        seen = "it is empty so far"
+        if bad:
+            seen = f"{bad[0].file}{f':{bad[0].line}' if bad[0].line else ''}: {bad[0].why}"
+        raise LedgerError(f"{path}: no record of a ledger ({seen}); give what accumaudit.attach wrote")

@@ -1,0 +1,61 @@
+"""The report as JSON, in a form that stays as it is."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import Final
+
+from accumaudit.engine.findings import AuditReport, Finding, RunReport, Verdict
+
+SCHEMA: Final = 1
+
+
+def render(report: AuditReport) -> str:
+    """The report as one JSON object, in ASCII."""
+    runs = [_run(run) for run in report.runs]
+    return json.dumps(finite({"schema": SCHEMA, "runs": runs, "summary": report.summary()}), indent=2)
+
+
+def finite(value: object) -> object:
+    """The value with null for each number that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def _run(run: RunReport) -> dict[str, object]:
+    return {
+        "run_id": run.run_id,
+        "path": run.path,
+        "format": run.format,
+        "runtime": run.runtime,
+        "ranks": run.ranks,
+        "world_size": run.world_size,
+        "updates": run.updates,
+        "attempts": run.attempts,
+        "skipped": run.skipped,
+        "verdicts": [_verdict(verdict) for verdict in run.verdicts],
+        "unreadable": [asdict(one) for one in run.unreadable],
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, object]:
+    return {
+        "code": verdict.code,
+        "name": verdict.name,
+        "severity": verdict.severity,
+        "status": verdict.status,
+        "judged": verdict.judged,
+        "reason": verdict.reason,
+        "finding": verdict.finding and _finding(verdict.finding),
+    }
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    return asdict(finding)

@@ -1,0 +1,145 @@
+"""The report for a person at a terminal, readable without any manual."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from accumaudit.engine.findings import (
+    BROKEN,
+    FAILED,
+    NOT_CHECKED,
+    PASSED,
+    AuditReport,
+    Example,
+    RunReport,
+    Verdict,
+)
+from accumaudit.outputs.words import footer, number, plural, printable, ranks, spans, updates
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+COLOURS: Final = {
+    "error": "bold red",
+    "warning": "bold yellow",
+    "note": "bold cyan",
+    "broken": "bold magenta",
+}
+
+WIDEST: Final = 110
+LABEL: Final = 15
+"""Columns of the labels at the left, indent included."""
+
+
+def render(report: AuditReport, console: Console) -> None:
+    """Write the report to the console."""
+    page = _Page(console)
+    for run in report.runs:
+        _render_run(run, page)
+    if any(run.with_status(FAILED) for run in report.runs):
+        code = next(run.with_status(FAILED)[0].code for run in report.runs if run.with_status(FAILED))
+        page.line(f"`accumaudit explain {code}` says why it matters and when it is no fault.", style="dim")
+    page.line(footer(report), style="bold" if report.worst() else "bold green")
+
+
+class _Page:
+    """Lines of text, wrapped at words alone, so that a path is never cut."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._width = min(console.width, WIDEST) if console.is_terminal else WIDEST
+
+    def line(self, text: str = "", *, style: str = "", head: str = "") -> None:
+        """Write a line as it is; the style is for the head where there is one."""
+        from rich.text import Text
+
+        encoding = self._console.encoding
+        known = f"{head}{text}".encode(encoding, "backslashreplace").decode(encoding)
+        styled = Text(known)
+        styled.stylize(style, 0, len(head) or len(known))
+        self._console.print(styled, soft_wrap=True, highlight=False)
+
+    def labelled(self, label: str, text: str) -> None:
+        """Write a text beside its label, on as many lines as it needs."""
+        head = f"  {label:<{LABEL - 2}}"
+        room = max(self._width - LABEL, 30)
+        rows = textwrap.wrap(printable(text), room, break_long_words=False, break_on_hyphens=False)
+        for row in rows:
+            self.line(row, style="dim", head=head)
+            head = " " * LABEL
+
+
+def _render_run(run: RunReport, page: _Page) -> None:
+    page.line(printable(f"{run.run_id}: {_size(run)}"), style="bold")
+    for verdict in run.with_status(FAILED):
+        page.line()
+        _render_fault(verdict, run, page)
+    for verdict in run.with_status(BROKEN):
+        page.line()
+        page.line(f" {verdict.code} {verdict.name}", style=COLOURS["broken"], head="broken rule")
+        page.labelled("reason", verdict.reason or "")
+    page.line()
+    if not run.with_status(FAILED) and run.with_status(PASSED):
+        page.labelled("found", "no fault in what could be checked")
+    _render_rest(run, page)
+    page.line()
+
+
+def _size(run: RunReport) -> str:
+    """How much of the run was read."""
+    parts = [plural(run.updates, "update")]
+    if run.skipped:
+        parts.append(f"{plural(run.skipped, 'attempt')} skipped")
+    parts.append(_ranks_read(run))
+    if run.runtime:
+        parts.append(run.runtime)
+    return ", ".join(parts)
+
+
+def _ranks_read(run: RunReport) -> str:
+    size = run.world_size or len(run.ranks)
+    if len(run.ranks) >= size:
+        return plural(len(run.ranks), "rank")
+    absent = set(range(size)) - set(run.ranks)
+    return f"{plural(len(run.ranks), 'rank')} of {size} (no record of rank {spans(sorted(absent))})"
+
+
+def _render_fault(verdict: Verdict, run: RunReport, page: _Page) -> None:
+    finding = verdict.finding
+    if finding is None:
+        return
+    page.line(f" {verdict.code} {verdict.name}", style=COLOURS[verdict.severity], head=verdict.severity)
+    page.labelled("what", verdict.summary)
+    page.labelled("seen", finding.message)
+    if finding.observed is not None and finding.expected is not None:
+        page.labelled("measured", f"{number(finding.observed)}, expected {number(finding.expected)}")
+    share = f"{finding.count:,} of {plural(run.attempts, 'attempt')}"
+    page.labelled("where", ", ".join((updates(finding), ranks(finding, run), share)))
+    first = finding.examples[0]
+    if first.file:
+        page.labelled("first", _place(first))
+    page.labelled("fix", verdict.fix.partition("\n")[0])
+
+
+def _place(example: Example) -> str:
+    return f"{example.file}:{example.line}" if example.line else str(example.file)
+
+
+def _render_rest(run: RunReport, page: _Page) -> None:
+    """What was judged and found right, and what could not be judged, with the reasons."""
+    passed = [verdict.name for verdict in run.verdicts if verdict.status == PASSED]
+    if passed:
+        judged = f"{plural(len(passed), 'rule')}, over {plural(run.attempts, 'attempt')}"
+        page.labelled("passed", f"{judged}: {', '.join(passed)}")
+    elif not run.with_status(FAILED):
+        page.labelled("passed", "no rule: nothing in this run could be judged")
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for verdict in run.verdicts:
+        if verdict.status == NOT_CHECKED:
+            reasons[verdict.reason or ""].append(verdict.name)
+    label = "not checked"
+    for reason, names in reasons.items():
+        page.labelled(label, f"{', '.join(names)}: {reason}")
+        label = ""

@@ -1,0 +1,1 @@
+"""Grafana, Prometheus and TensorBoard files that read what accumaudit exports."""

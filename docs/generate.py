@@ -1,0 +1,165 @@
+"""Writes the generated parts of README.md and docs/; with --check only says which are out of date.
+
+A part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. Its text comes from the schema of
+the record, the headers of the rules and the demo itself, so that no page can drift from them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from accumaudit.engine.catalogue import Catalogue, load_rules
+from accumaudit.engine.rule import Rule
+from accumaudit.ledger.schema import FIELDS, RECORD_FIELD, Field
+from accumaudit.rules import TABLES
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGES: Final = ("README.md", "docs/ledger.md", "docs/rules.md")
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table; a bar inside a cell is escaped."""
+    heads = list(heads)
+    lines = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def field_table(kind: str) -> str:
+    """The fields of one kind of record."""
+
+    def row(field: Field) -> tuple[str, ...]:
+        name = f"`{field.name}`" + (" (required)" if field.required else "")
+        return name, f"`{field.type}`", field.meaning, field.unit, field.writer
+
+    return table(("field", "type", "meaning", "unit", "writer"), map(row, (RECORD_FIELD, *FIELDS[kind])))
+
+
+def auditor_tables() -> str:
+    """The tables that rules and `accumaudit sql` read, from the comments above them."""
+    text = TABLES.read_text(encoding="utf-8")
+    heads = re.finditer(r"^-- (\w+): (.+?) -+\n((?:-- .*\n)+)", text, re.MULTILINE)
+
+    def section(found: re.Match[str]) -> str:
+        columns = found[3].replace("-- ", "").rstrip()
+        return f"`{found[1]}`: {found[2]}\n\n```text\n{columns}\n```"
+
+    return "\n\n".join(map(section, heads))
+
+
+def rule_table(rules: Catalogue, page: str = "") -> str:
+    """All rules, one line each; the code leads to the rule's section on the page."""
+
+    def row(rule: Rule) -> tuple[str, ...]:
+        return f"[{rule.code}]({page}#{anchor(rule)})", rule.name, rule.severity, rule.summary
+
+    return table(("code", "name", "severity", "fault"), map(row, rules.values()))
+
+
+def anchor(rule: Rule) -> str:
+    """What a Markdown page calls the section of a rule."""
+    return f"{rule.code.lower()}-{rule.name}"
+
+
+def rule_sections(rules: Catalogue) -> str:
+    """The manuals of all rules, by family."""
+    families = dict.fromkeys(rule.family for rule in rules.values())
+    return "\n\n".join(
+        f"## {family.capitalize()}\n\n"
+        + "\n\n".join(rule_section(rules, rule) for rule in rules.values() if rule.family == family)
+        for family in families
+    )
+
+
+def rule_section(rules: Catalogue, rule: Rule) -> str:
+    """The manual of one rule."""
+    facts = [
+        f"**{rule.severity}**, judged per {rule.scope}, since {rule.since}",
+        f"Not checked where {rule.scope_is_empty}, or where a field it needs is null in the whole run.",
+        f"Reads {', '.join(f'`{need}`' for need in rule.needs)}.",
+    ]
+    if rule.params:
+        values = (f"`{rule.code}.{name}={value:g}`" for name, value in rule.params.items())
+        facts.append(f"Parameters: {', '.join(values)}.")
+    if rule.explains:
+        facts.append(f"Where it finds a fault, these say nothing more about it: {links(rules, rule)}.")
+    parts = [
+        f"### {rule.code} {rule.name}",
+        f"{rule.summary[0].upper()}{rule.summary[1:]}.",
+        "\n".join(f"- {fact}" for fact in facts),
+        f"**Why it matters.** {rule.why}",
+        f"**Example.** {rule.example}",
+        f"**What to do.** {rule.fix}",
+        f"**No fault when.** {rule.not_a_fault_when}",
+    ]
+    if rule.references:
+        parts.append("**References.** " + "; ".join(rule.references))
+    return "\n\n".join(parts)
+
+
+def links(rules: Catalogue, rule: Rule) -> str:
+    """The rules that a rule explains; those that do not exist yet are not named."""
+    return ", ".join(f"[{code}](#{anchor(rules[code])})" for code in rule.explains if code in rules)
+
+
+def demo() -> str:
+    """What `make demo` prints, the long lists of rules cut short."""
+    command = [sys.executable, "-m", "accumaudit", "demo", "--log-dir", "runs/demo"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        )
+    report = re.sub(r"(/\d{5})\.\w+\.jsonl", r"\1.LAUNCH.jsonl", done.stdout)
+    report = re.sub(r"(  (?:passed|not checked) .*\n)(?: {15}.*\n)+", rf"\1{' ' * 15}...\n", report)
+    return f"```console\n$ make demo\n{report.strip()}\n```"
+
+
+def renewed(text: str, parts: dict[str, Callable[[], str]]) -> str:
+    """A page with its generated parts written again."""
+
+    def renew(found: re.Match[str]) -> str:
+        name = found[1]
+        return f"<!-- begin {name} -->\n{parts[name]()}\n<!-- end {name} -->"
+
+    return re.sub(r"<!-- begin ([a-z-]+) -->\n.*?<!-- end \1 -->", renew, text, flags=re.DOTALL)
+
+
+def pages() -> dict[Path, str]:
+    """Every page, as it should be."""
+    rules = load_rules()
+    parts: dict[str, Callable[[], str]] = {
+        "run-fields": lambda: field_table("run"),
+        "update-fields": lambda: field_table("update"),
+        "mark-fields": lambda: field_table("mark"),
+        "tables": auditor_tables,
+        "rule-list": lambda: rule_table(rules, "docs/rules.md"),
+        "rule-table": lambda: rule_table(rules),
+        "rules": lambda: rule_sections(rules),
+        "demo": demo,
+    }
+    return {ROOT / name: renewed((ROOT / name).read_text(encoding="utf-8"), parts) for name in PAGES}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with --check compare them; 1 where one is out of date."""
+    check = arguments == ["--check"]
+    stale = {path: text for path, text in pages().items() if path.read_text(encoding="utf-8") != text}
+    for path, text in stale.items():
+        name = path.relative_to(ROOT)
+        if check:
+            sys.stderr.write(f"{name} is out of date: run `make docs` and commit what it writes\n")
+        else:
+            path.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"{name} written again\n")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,161 @@
+"""`attach`: checks what it is given, before training, and sets the hooks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from accumaudit.hooks import patches
+from accumaudit.hooks.audit import Audit
+from accumaudit.hooks.launch import global_rank, launch_token, run_record
+from accumaudit.hooks.recorder import LossSource, Recorder
+from accumaudit.hooks.session import session
+from accumaudit.hooks.settle import Settler
+from accumaudit.hooks.summary import Summary
+from accumaudit.hooks.track import optimizer_parameters
+from accumaudit.ledger.writer import LedgerWriter, ledger_path
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer],
+    scheduler: Any = None,
+    scaler: Any = None,
+    *,
+    log_dir: str | os.PathLike[str],
+    accumulation_steps: int | None = None,
+    max_grad_norm: float | None = None,
+    dataloader: Any = None,
+    gradient_divisor: float | None = None,
+    loss_coefficients: Mapping[str, float] | None = None,
+    loss_unit: str = "token",
+    labels: str | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    summary: bool = True,
+) -> Audit:
+    """Record every optimizer update of a training loop.
+
+    Args:
+        model: the module whose forward the loop calls; the DDP wrapper where there is one.
+        optimizer: the optimizer, or a list of them.
+        scheduler: the learning rate scheduler, or a list as long as that of the optimizers.
+        scaler: a gradient scaler; not supported yet.
+        log_dir: the run's folder; each rank writes one file in it.
+        accumulation_steps: micro-steps of a full window.
+        max_grad_norm: limit of the gradient norm that the loop clips to.
+        dataloader: the iterable over the training data; its iterations are epochs.
+        gradient_divisor: what the sum of the ranks' gradients is divided by, where DDP does not tell.
+        loss_coefficients: deliberate factor of each loss term, by name; the first term is "main".
+        loss_unit: token or sample, a word for messages.
+        labels: name of the model's argument that holds integer labels, where the model returns its loss.
+        ignore_index: label that does not count, for `labels`.
+        reduction: mean or sum, of the loss that the model returns.
+        summary: say one line after three windows, and the verdict at the end.
+
+    Returns:
+        The audit; close it, or use it in a with-statement.
+
+    Raises:
+        ValueError: no trainable parameter, an optimizer of other parameters, an optimizer that is attached
+            already, lists of unequal length, or a number that cannot be.
+        TypeError: a scaler, or data whose iteration cannot be watched.
+        OSError: log_dir cannot be written.
+    """
+    if os.environ.get("ACCUMAUDIT") == "0":
+        return Audit(None)
+    optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] * len(optimizers)
+    _check_model(model, optimizers, schedulers)
+    _check_options(scaler, dataloader, accumulation_steps, loss_unit, reduction)
+    run = Path(log_dir)
+    rank, world_size = global_rank()
+    launch = launch_token(run, world_size)
+    head = run_record(
+        model,
+        optimizers,
+        schedulers[0],
+        launch=launch,
+        rank=rank,
+        world_size=world_size,
+        declared={
+            "accumulation_steps": accumulation_steps,
+            "max_grad_norm": max_grad_norm,
+            "gradient_divisor": gradient_divisor,
+            "loss_unit": loss_unit,
+        },
+    )
+    recorder = Recorder(
+        model,
+        optimizers,
+        schedulers,
+        accumulation_steps=accumulation_steps,
+        dataloader=dataloader,
+        settler=Settler(launch, rank, dict(loss_coefficients or {})),
+        loss_source=LossSource(model, labels, ignore_index, reduction),
+    )
+    recorder.writer = _open_ledger(ledger_path(run, rank, launch), head)
+    patches.install()
+    session.recorders.append(recorder)
+    recorder.start()
+    return Audit(recorder, Summary(run, recorder) if summary and rank == 0 else None)
+
+
+def _check_model(model: nn.Module, optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> None:
+    if len(optimizers) != len(schedulers):
+        raise ValueError(
+            f"accumaudit: {len(optimizers)} optimizers and {len(schedulers)} schedulers were given; "
+            "give one scheduler for each optimizer, None where it has none"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(
+            "accumaudit: the model has no trainable parameter; attach after requires_grad is set, "
+            "and to the model that is trained"
+        )
+    own = {id(parameter) for parameter in model.parameters()}
+    attached = {id(track.optimizer) for recorder in session.recorders for track in recorder.tracks}
+    for optimizer in optimizers:
+        if not any(id(parameter) in own for parameter in optimizer_parameters(optimizer)):
+            raise ValueError(
+                f"accumaudit: none of the parameters of {type(optimizer).__name__} belongs to the model; "
+                "attach the optimizer that was made from this model's parameters"
+            )
+        if id(optimizer) in attached:
+            raise ValueError(
+                f"accumaudit: this {type(optimizer).__name__} is attached already; close the first audit"
+            )
+
+
+def _check_options(
+    scaler: Any, dataloader: Any, accumulation_steps: int | None, loss_unit: str, reduction: str
+) -> None:
+    if scaler is not None and getattr(scaler, "is_enabled", lambda: True)():
+        raise TypeError("accumaudit: gradient scalers are not supported yet; attach to an fp32 or bf16 loop")
+    if accumulation_steps is not None and accumulation_steps < 1:
+        raise ValueError(f"accumaudit: accumulation_steps is {accumulation_steps}; it must be 1 or more")
+    if loss_unit not in ("token", "sample"):
+        raise ValueError(f"accumaudit: loss_unit is {loss_unit!r}; it is token or sample")
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"accumaudit: reduction is {reduction!r}; it is mean or sum")
+    if dataloader is not None and type(dataloader).__module__ == "builtins":
+        raise TypeError(
+            f"accumaudit: dataloader is a {type(dataloader).__name__}, whose iteration cannot be watched; "
+            "give the DataLoader, or leave it out and call audit.mark('end_of_data') when the data ends"
+        )
+
+
+def _open_ledger(path: Path, head: Mapping[str, Any]) -> LedgerWriter:
+    try:
+        return LedgerWriter(path, head)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"accumaudit: the record cannot be written ({error.strerror or error}); "
+            "choose a log_dir that this process may write",
+            str(path),
+        ) from error

@@ -1,0 +1,110 @@
+"""The probe: one dense parameter whose gradient is looked at, at every event.
+
+Whether its gradient is there, which tensor it is and that tensor's version tell that gradients were
+cleared or changed, in whatever way; copies of a small fixed slice, compared by the writer, tell how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+SLICE: Final = 64
+"""Elements of the slice."""
+
+
+@dataclass(slots=True, eq=False)
+class Change:
+    """The gradient's slice before and after something that the hooks did not see."""
+
+    before: Tensor | None
+    after: Tensor
+
+
+class Probe:
+    """The polled parameter and what was last seen of its gradient."""
+
+    def __init__(self, candidates: Sequence[tuple[str, Tensor]]) -> None:
+        self._candidates = candidates
+        self.name, self.parameter = candidates[-1]
+        self._known: tuple[int, int] | None = None
+        self.slice: Tensor | None = None
+        """The gradient's slice when it was last looked at."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take the gradient as it is now for known."""
+        self._known = self._state()
+        self.slice = None if self.parameter.grad is None else dense_slice(self.parameter.grad)
+
+    def resync(self) -> None:
+        """Take the gradient for known without a copy: after a step, whose own changes say nothing."""
+        self._known = self._state()
+
+    def _state(self) -> tuple[int, int] | None:
+        gradient = self.parameter.grad
+        return None if gradient is None else (id(gradient), gradient._version)
+
+    def cleared(self) -> bool:
+        """Whether the gradient has gone since the last look."""
+        if self._known is not None and self.parameter.grad is None:
+            self._known = self.slice = None
+            return True
+        return False
+
+    def changed(self) -> Change | None:
+        """What happened to the gradient since the last look, if anything did."""
+        gradient = self.parameter.grad
+        if gradient is None or self._state() == self._known:
+            return None
+        before = self.slice
+        self.refresh()
+        return None if self.slice is None else Change(before, self.slice)
+
+    def follow(self, fired: Sequence[Tensor]) -> None:
+        """Keep to the parameter if it got a gradient in the last backward, else take the best that did."""
+        if any(parameter is self.parameter for parameter in fired):
+            return
+        got = {id(parameter) for parameter in fired}
+        self.name, self.parameter = next(
+            ((name, parameter) for name, parameter in reversed(self._candidates) if id(parameter) in got),
+            (self.name, self.parameter),
+        )
+
+
+def dense_slice(tensor: Tensor) -> Tensor:
+    """A copy of up to 64 consecutive elements of a dense tensor's memory."""
+    with torch.no_grad():
+        plain = tensor.detach()
+        if plain.layout != torch.strided:
+            plain = plain.to_dense()
+        length = min(SLICE, plain.numel())
+        return torch.as_strided(plain, (length,), (1,), plain.storage_offset()).clone()
+
+
+def probe_candidates(model: nn.Module, parameters: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+    """The parameters that may be polled, the best one last.
+
+    Rows of an embedding get no gradient where their token does not occur, so embeddings come first;
+    vectors (norms, biases) get one in every element and are small, so they come last.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    sparse = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+        for parameter in module.parameters(recurse=False)
+    }
+    usable = [parameter for parameter in parameters if parameter.requires_grad and parameter.numel()]
+
+    def fitness(parameter: Tensor) -> tuple[bool, bool, bool]:
+        return id(parameter) not in sparse, parameter.dim() == 1, parameter.numel() >= SLICE
+
+    return [
+        (names.get(id(p), f"parameter {i}"), p)
+        for i, p in sorted(enumerate(usable), key=lambda e: fitness(e[1]))
+    ]

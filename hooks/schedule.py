@@ -1,0 +1,66 @@
+"""Sees a scheduler step by looking at it: no attribute is set on it, so its state_dict stays its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class ScheduleWatch:
+    """One optimizer's scheduler and first learning rate, as last seen."""
+
+    def __init__(self, optimizer: Optimizer, scheduler: Any = None) -> None:
+        self._optimizer = optimizer
+        self.scheduler: Any = None
+        self.follow(scheduler)
+
+    def follow(self, scheduler: Any) -> None:
+        """Watch another scheduler, made or given later; its past steps are none of this run's."""
+        self.scheduler = scheduler
+        self._epoch = getattr(scheduler, "last_epoch", None)
+        self._rates = getattr(scheduler, "_last_lr", None)
+        self._rate = self._first_rate()
+
+    @property
+    def state(self) -> tuple[int | None, float | Tensor | None]:
+        """`last_epoch` and the first rate that the scheduler gives; None where it has none."""
+        epoch = getattr(self.scheduler, "last_epoch", None)
+        rates = getattr(self.scheduler, "_last_lr", None)
+        return (epoch if isinstance(epoch, int) else None), (rates[0] if rates else None)
+
+    def look(self) -> tuple[int, bool]:
+        """Scheduler steps since the last look, and whether the rate was changed past the scheduler.
+
+        Every scheduler of torch makes a new list of rates in `step`, even those that keep no
+        `last_epoch`; schedulers of users may keep nothing else than `last_epoch`.
+        """
+        steps = self._steps()
+        rate = self._first_rate()
+        changed, self._rate = rate != self._rate, rate
+        return steps, changed and not (steps and self._is_scheduled(rate))
+
+    def _steps(self) -> int:
+        epoch, rates = getattr(self.scheduler, "last_epoch", None), getattr(self.scheduler, "_last_lr", None)
+        if epoch == self._epoch and rates is self._rates:
+            return 0
+        moved = epoch - self._epoch if isinstance(epoch, int) and isinstance(self._epoch, int) else 0
+        self._epoch, self._rates = epoch, rates
+        return max(1, moved)
+
+    def _is_scheduled(self, rate: object) -> bool:
+        """Whether the optimizer's rate is the one that the scheduler gives, as far as plain numbers tell."""
+        given = self.state[1]
+        return isinstance(rate, tuple) or not isinstance(given, (int, float)) or rate == given
+
+    def _first_rate(self) -> object:
+        rate = self._optimizer.param_groups[0]["lr"] if self._optimizer.param_groups else None
+        return (id(rate), rate._version) if isinstance(rate, Tensor) else rate
+
+
+def moves_unseen(scheduler: object) -> bool:
+    """Whether looking at a scheduler cannot tell its steps: its class is patched then."""
+    return (
+        scheduler is not None and not hasattr(scheduler, "last_epoch") and not hasattr(scheduler, "_last_lr")
+    )

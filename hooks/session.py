@@ -1,0 +1,168 @@
+"""What is open in this process: the recorders, and the backward that is running."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from accumaudit.hooks.loss import LossCall
+from accumaudit.hooks.window import Backward
+
+if TYPE_CHECKING:
+    from accumaudit.hooks.recorder import Recorder
+    from accumaudit.hooks.track import Track
+
+log = logging.getLogger("accumaudit")
+
+
+class Session:
+    """The recorders of this process and the backward that they all see.
+
+    Autograd may run hooks in threads of its own, so what is open belongs to the process; only the
+    guard against counting a loss call twice belongs to a thread.
+    """
+
+    def __init__(self) -> None:
+        self.recorders: list[Recorder] = []
+        self.backward: Backward | None = None
+        self._depth = 0
+        self._thread = threading.local()
+
+    def fault(self, error: Exception) -> None:
+        """Give a fault in a shared hook to every recorder."""
+        for recorder in self.recorders:
+            recorder.fault(error)
+
+    def each(self, action: Callable[[Recorder], None]) -> None:
+        """Do something with every recorder; a fault of one is its own."""
+        for recorder in list(self.recorders):
+            recorder.guard(action, recorder)
+
+    # backward
+
+    @contextmanager
+    def running_backward(self, roots: Any, gradients: Any) -> Iterator[None]:
+        """Around a call of backward; one inside another (reentrant checkpointing) belongs to it."""
+        self._depth += 1
+        if self._depth == 1:
+            self._open_backward(roots, gradients)
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self._close_backward()
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward runs now."""
+        if self.backward is not None and self._depth == 0 and torch._C._current_graph_task_id() == -1:
+            self._close_backward()  # one that was not seen to begin has ended by an exception
+        return self.backward is not None
+
+    def _open_backward(self, roots: Any, gradients: Any) -> None:
+        self.each(lambda recorder: recorder.poll())
+        self.backward = Backward()
+        try:
+            self.backward.root = _root_value(roots, gradients)
+        except Exception as error:
+            self.fault(error)
+
+    def _close_backward(self) -> None:
+        backward, self.backward = self.backward, None
+        if backward is not None:
+            self.each(lambda recorder: recorder.backward_ended(backward))
+
+    def current_backward(self) -> Backward:
+        """The running backward; one that was started past `torch.autograd.backward` is opened here."""
+        if self.backward is None:
+            self.each(lambda recorder: recorder.poll())
+            self.backward = Backward()
+            torch.autograd.Variable._execution_engine.queue_callback(self._close_unseen_backward)
+        return self.backward
+
+    def _close_unseen_backward(self) -> None:
+        # A second callback runs after those that were queued meanwhile, the wrapper's reduction among them.
+        torch.autograd.Variable._execution_engine.queue_callback(self._close_backward)
+
+    def accumulated(self, track: Track, parameter: Tensor) -> None:
+        """A gradient was accumulated into `parameter.grad`."""
+        backward = self.current_backward()
+        fired = backward.fired.get(id(track))
+        if fired is None:
+            backward.fired[id(track)] = [parameter]
+            backward.letters[id(track)] = "B" if track.reduces() else "b"
+        else:
+            fired.append(parameter)
+
+    # loss
+
+    def watch_loss(self, output: object, remember: Callable[[Tensor], LossCall | None]) -> None:
+        """Note a loss call's output, to learn its gradient when that arrives."""
+        if not isinstance(output, Tensor) or output.grad_fn is None or getattr(self._thread, "busy", False):
+            return
+        self._thread.busy = True
+        try:
+            self.each(lambda recorder: recorder.poll())
+            call = remember(output)
+            if call is not None:
+                output.grad_fn.register_prehook(_Arrival(self, call))
+        except Exception as error:
+            self.fault(error)
+        finally:
+            self._thread.busy = False
+
+    def loss_arrived(self, call: LossCall, gradient: Tensor | None) -> None:
+        """The gradient at a loss call's output; whether it counts is seen when the backward has ended."""
+        if gradient is None or not self.recorders:
+            return
+        arrived = replace(call, numbers={})
+        with torch.no_grad():
+            arrived.arrive(gradient)
+        self.current_backward().calls.append(arrived)
+
+
+class _Arrival:
+    """The hook on a loss call's node; it dies with the graph."""
+
+    def __init__(self, session: Session, call: LossCall) -> None:
+        self._session = session
+        self._call = call
+
+    def __call__(self, gradients: Sequence[Tensor | None]) -> None:
+        try:
+            self._session.loss_arrived(self._call, gradients[0])
+        except Exception as error:
+            self._session.fault(error)
+
+
+def _root_value(roots: Any, gradients: Any) -> Tensor | None:
+    tensors = [roots] if isinstance(roots, Tensor) else list(roots)
+    weights = (
+        [gradients] * len(tensors) if gradients is None or isinstance(gradients, Tensor) else list(gradients)
+    )
+    total: Tensor | None = None
+    with torch.no_grad():
+        for tensor, weight in zip(tensors, weights, strict=False):
+            value = tensor.detach()
+            value = value.clone() if weight is None else (value * weight.detach()).sum()
+            if value.numel() != 1:
+                return None
+            total = value.reshape(()) if total is None else total + value.reshape(())
+    return total
+
+
+session = Session()
+"""The one of this process."""
+
+if hasattr(os, "register_at_fork"):
+    # A forked child, such as a data worker, trains nothing: its parent's recorders are not its own.
+    os.register_at_fork(after_in_child=session.recorders.clear)

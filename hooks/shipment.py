@@ -1,0 +1,59 @@
+"""Carries small tensors from the device to the writer thread without stalling the training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from torch import Tensor
+
+
+class Shipment:
+    """The values of some small tensors, to be read by the writer thread.
+
+    On CUDA the tensors are packed on the device and copied once, without blocking, into pinned memory;
+    only the reader waits for the copy. Elsewhere the reader takes the values from the tensors
+    themselves, which nobody changes any more.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._packs: list[tuple[torch.cuda.Event, Tensor, list[Tensor]]] = []
+        self._values: dict[int, list[float]] = {}
+        on_cuda: dict[tuple[torch.device, bool], list[Tensor]] = {}
+        for tensor in tensors:
+            if tensor.is_cuda:
+                on_cuda.setdefault((tensor.device, tensor.is_floating_point()), []).append(tensor)
+        for (device, floating), pack in on_cuda.items():
+            self._packs.append(_pack(device, torch.float64 if floating else torch.int64, pack))
+
+    def unload(self) -> None:
+        """Wait for the copies. Called by the writer thread before anything is read."""
+        for event, host, tensors in self._packs:
+            event.synchronize()
+            values = host.tolist()
+            start = 0
+            for tensor in tensors:
+                self._values[id(tensor)] = values[start : start + tensor.numel()]
+                start += tensor.numel()
+
+    def vector(self, tensor: Tensor) -> list[float]:
+        """All values of a tensor, flattened."""
+        shipped = self._values.get(id(tensor))
+        return cast("list[float]", tensor.detach().reshape(-1).tolist()) if shipped is None else shipped
+
+    def number(self, value: Tensor | float | None) -> float | None:
+        """The value of a 0-d tensor; a plain number and None as they are."""
+        return self.vector(value)[0] if isinstance(value, Tensor) else value
+
+
+def _pack(
+    device: torch.device, dtype: torch.dtype, tensors: list[Tensor]
+) -> tuple[torch.cuda.Event, Tensor, list[Tensor]]:
+    with torch.cuda.device(device), torch.no_grad():
+        flat = torch.cat([tensor.detach().reshape(-1).to(dtype) for tensor in tensors])
+        host = torch.empty(flat.shape, dtype=dtype, pin_memory=True)
+        host.copy_(flat, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+    return event, host, tensors

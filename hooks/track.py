@@ -1,0 +1,291 @@
+"""One attached optimizer: what it does, letter by letter, and where a transaction ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from accumaudit.hooks.digest import digest_all
+from accumaudit.hooks.probe import Change, Probe, dense_slice, probe_candidates
+from accumaudit.hooks.schedule import ScheduleWatch
+from accumaudit.hooks.window import Attempt, Backward, Clip, Event, Forward, MicroStep, Window
+
+if TYPE_CHECKING:
+    from accumaudit.hooks.recorder import Recorder
+
+DIGEST_EVERY: Final = 10
+"""Parameters are hashed at the first update and at every tenth."""
+
+
+class Track:
+    """The open window of one optimizer and the counts that its records carry."""
+
+    def __init__(
+        self, recorder: Recorder, index: int, model: nn.Module, optimizer: Optimizer, scheduler: Any
+    ) -> None:
+        self._recorder = recorder
+        self._model = model
+        self.index = index
+        self.optimizer = optimizer
+        self.parameters = optimizer_parameters(optimizer)
+        self._ids = {id(parameter) for parameter in self.parameters}
+        self.probe = Probe(probe_candidates(model, self.parameters))
+        self.schedule = ScheduleWatch(optimizer, scheduler)
+        self.attempts = 0
+        self.updates = 0
+        self._continued = False
+        self.micro_steps = 0
+        self.window = Window(accumulation_steps=recorder.accumulation_steps, schedule=self.schedule.state)
+        self._attempt: Attempt | None = None
+        self._clip_before: Tensor | None = None
+        self._in_closure = False
+        self._cleared = all(parameter.grad is None for parameter in self.parameters)
+        if not self._cleared and self.probe.slice is not None:
+            self.window.events.append(Event("?", change=Change(None, self.probe.slice)))
+
+    def continue_from(self, updates: int, micro_steps: int) -> None:
+        """Count on from an earlier launch."""
+        self.updates, self.micro_steps, self._continued = updates, micro_steps, True
+
+    # looking
+
+    def poll(self) -> None:
+        """Look at what no call tells: the scheduler, the rate and the gradient."""
+        steps, rate_changed = self.schedule.look()
+        if steps:
+            self.window.events.append(Event("S", schedule=self.schedule.state, times=steps))
+        if rate_changed:
+            self.window.events.append(Event("R"))
+        if self.probe.cleared():
+            self._cleared = True
+        elif (change := self.probe.changed()) is not None:
+            if self._cleared:  # set by hand where there was none
+                self.note("Z")
+                self._cleared = False
+            self.window.events.append(Event("?", change=change))
+
+    def reduces(self) -> bool:
+        """Whether gradients of a backward that runs now will be reduced, as far as a flag tells."""
+        return not isinstance(self._model, DistributedDataParallel) or bool(
+            self._model.require_backward_grad_sync
+        )
+
+    def note(self, letter: str, forward: Forward | None = None) -> None:
+        """Add a letter."""
+        self.window.events.append(Event(letter, forward=forward))
+
+    # backward
+
+    def backward_ended(self, backward: Backward) -> None:
+        """Decide where the transaction began, and count the micro-step."""
+        fired = backward.fired.get(id(self))
+        if fired is None:
+            return
+        if self.window.attempt is not None:
+            self.rotate(backward)
+        events = self.window.events
+        first = self._first_new_forward(backward)
+        if self._cleared:
+            events.insert(len(events) if first is None else first, Event("Z"))
+            self._cleared = False
+        seen = any(event.forward is not None and event.forward.used_by is not None for event in events)
+        joins = first is None and seen and self.window.micro_steps
+        micro_step = self.window.micro_steps[-1] if joins else self._begin_micro_step()
+        events.append(Event(backward.letters[id(self)], micro_step=micro_step))
+        self._fill(micro_step, backward)
+        self.probe.follow(fired)
+        self.probe.refresh()
+        self.window.gradient = self.probe.slice
+
+    def _begin_micro_step(self) -> MicroStep:
+        micro_step = MicroStep()
+        self.window.micro_steps.append(micro_step)
+        self.micro_steps += 1
+        return micro_step
+
+    def _first_new_forward(self, backward: Backward) -> int | None:
+        """Place of the first forward of this backward after the last one."""
+        found = None
+        for place in range(len(self.window.events) - 1, -1, -1):
+            event = self.window.events[place]
+            if event.micro_step is not None:
+                break
+            if event.forward is not None and event.forward.used_by is backward:
+                found = place
+        return found
+
+    def _fill(self, micro_step: MicroStep, backward: Backward) -> None:
+        forwards = [event.forward for event in self.window.events if event.forward is not None]
+        for forward in forwards:
+            if forward.used_by is backward and forward not in micro_step.forwards:
+                micro_step.forwards.append(forward)
+        micro_step.calls.extend(reversed(backward.calls))  # hooks fire in reverse
+        micro_step.roots.append(backward.root)
+        micro_step.masked_positions = _fully_masked(micro_step)
+
+    def rotate(self, backward: Backward | None = None) -> None:
+        """Close the transaction before the earliest forward of the backward, else here."""
+        events = self.window.events
+        attempt_place = max(place for place, event in enumerate(events) if event.letter in "OX")
+        used = [
+            place
+            for place, event in enumerate(events)
+            if event.forward is not None and backward is not None and event.forward.used_by is backward
+        ]
+        boundary = min((place for place in used if place > attempt_place), default=len(events))
+        # A change of the gradients after the attempt belongs to the window that it opens, and a forward
+        # that was run ahead of the attempt to the window that uses it.
+        ahead = {place for place in used if place < attempt_place}
+        ahead |= {p for p in range(attempt_place, boundary) if events[p].letter in "?Z"}
+        following = Window(
+            events=[events[place] for place in sorted(ahead)] + events[boundary:],
+            accumulation_steps=self._recorder.accumulation_steps,
+        )
+        self.window.events = [event for place, event in enumerate(events[:boundary]) if place not in ahead]
+        self.close_window()
+        following.schedule = self.window.schedule
+        self.window = following
+
+    def close_window(self) -> None:
+        """Give the window to the writer, once an attempt has closed it."""
+        for event in self.window.events:
+            if event.schedule is not None:
+                self.window.schedule = event.schedule
+        self._recorder.submit(self, self.window)
+
+    def end(self) -> None:
+        """Look a last time, and close the window if an attempt has."""
+        self.poll()
+        if self.window.attempt is not None:
+            self.close_window()
+
+    # clipping
+
+    def clip_begins(self, parameters: list[Tensor]) -> None:
+        """Just before a clip."""
+        if any(id(parameter) in self._ids for parameter in parameters):
+            self.poll()
+            self._clip_before = self.probe.slice
+
+    def clip_ended(self, kind: str, parameters: list[Tensor], limit: Any, norm: Any) -> None:
+        """Just after a clip."""
+        given = {id(parameter) for parameter in parameters if parameter.grad is not None}
+        if given and not given & self._ids:
+            return  # of another optimizer; a clip of nothing at all is everybody's
+        self.probe.refresh()
+        self.window.clips.append(
+            Clip(
+                micro_step=len(self.window.micro_steps),
+                kind=kind,
+                limit=limit.detach().clone() if isinstance(limit, Tensor) else float(limit),
+                norm=norm.detach().clone() if isinstance(norm, Tensor) else None,
+                complete=bool(given) and all(id(p) in given for p in self.parameters if p.grad is not None),
+                before=self._clip_before if id(self.probe.parameter) in given else None,
+                after=self.probe.slice if id(self.probe.parameter) in given else None,
+            )
+        )
+        if given and (isinstance(limit, Tensor) or float(limit) != float("inf")):
+            self.note("C")
+
+    # the step
+
+    def step_begins(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Just before the optimizer's step."""
+        self.poll()
+        if self.window.attempt is not None:
+            self.rotate()
+        closure = any(callable(argument) for argument in (*arguments[1:2], keywords.get("closure")))
+        if self._cleared and not closure:
+            self.note("Z")
+        if self.attempts == 0 and not self._continued:
+            self.updates = state_step(self.optimizer, self.parameters) or 0
+        self.attempts += 1
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        probe = self.probe.parameter
+        self._attempt = Attempt(
+            attempt_id=self.attempts,
+            optimizer_update_id=self.updates + 1,
+            micro_step_id=self.micro_steps,
+            epoch=self._recorder.epoch,
+            learning_rates=[_frozen(group["lr"]) for group in self.optimizer.param_groups],
+            weight_decays=[_plain(group.get("weight_decay")) for group in self.optimizer.param_groups],
+            norm=None if closure else _total_norm(gradients),
+            norm_scope="global",
+            gradient=None if probe.grad is None or closure else self.probe.slice,
+            parameter_before=dense_slice(probe),
+            probe_name=self.probe.name,
+        )
+        if closure:
+            self._in_closure = True
+            self.note("(")
+
+    def step_ended(self) -> None:
+        """Just after it."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        if self._in_closure:
+            self._in_closure = False
+            self.note(")")
+        self.updates += 1
+        attempt.micro_step_id = self.micro_steps
+        attempt.parameter_after = dense_slice(self.probe.parameter)
+        attempt.state_step = state_step(self.optimizer, self.parameters, keep=True)
+        if self.updates == 1 or self.updates % DIGEST_EVERY == 0:
+            attempt.digest = digest_all(self.parameters)
+        self.window.attempt = attempt
+        self.note("O")
+        self.probe.resync()
+
+    @property
+    def leftover(self) -> Window | None:
+        """The window that no attempt has closed."""
+        return self.window if self.window.attempt is None and self.window.micro_steps else None
+
+
+def optimizer_parameters(optimizer: Optimizer) -> list[Tensor]:
+    """The trainable parameters of an optimizer."""
+    return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+
+
+def state_step(optimizer: Optimizer, parameters: list[Tensor], keep: bool = False) -> Any:
+    """The optimizer's own count of steps; a device tensor is kept as it is with `keep`, else unknown."""
+    for parameter in parameters:
+        step = optimizer.state[parameter].get("step") if parameter in optimizer.state else None
+        if isinstance(step, Tensor):
+            return step.detach().clone() if keep else int(step) if step.device.type == "cpu" else None
+        if step is not None:
+            return int(step)
+    return None
+
+
+def _frozen(rate: Any) -> float | Tensor:
+    return rate.detach().clone() if isinstance(rate, Tensor) else float(rate)
+
+
+def _plain(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _total_norm(gradients: list[Tensor]) -> Tensor | None:
+    dense = [gradient for gradient in gradients if gradient.layout == torch.strided]
+    if not dense or len(dense) != len(gradients):
+        return None
+    with torch.no_grad():
+        return torch.nn.utils.get_total_norm(dense)
+
+
+def _fully_masked(micro_step: MicroStep) -> Tensor | None:
+    """Positions of samples without any valid token; unknown where several calls share the samples."""
+    valid = [call.valid for call in micro_step.calls]
+    for call in micro_step.calls:
+        call.valid = None
+    samples = sum(forward.samples or 0 for forward in micro_step.forwards)
+    if len(valid) != 1 or valid[0] is None or not samples or valid[0].numel() % samples:
+        return None
+    rows = valid[0].reshape(samples, -1)
+    return (~rows.any(1)).sum() * rows.shape[1]

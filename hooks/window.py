@@ -1,0 +1,144 @@
+"""What the hooks hold of one transaction until the writer makes a record of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from accumaudit.hooks.loss import LossCall
+from accumaudit.hooks.probe import Change
+
+
+@dataclass(slots=True, eq=False)
+class Forward:
+    """One forward through the attached model, and its input."""
+
+    letter: str
+    samples: int | None = None
+    input_positions: int | None = None
+    attended_positions: Tensor | int | None = None
+    digest: Tensor | None = None
+    used_by: Backward | None = None
+    """The last backward that went through it; None: an evaluation, or an exception."""
+
+
+@dataclass(slots=True, eq=False)
+class Backward:
+    """One call of backward, from the outside; a recomputation's nested ones are part of it."""
+
+    root: Tensor | None = None
+    """Value that backward was called on, scaled; None where it was not seen."""
+    calls: list[LossCall] = field(default_factory=list)
+    fired: dict[int, list[Tensor]] = field(default_factory=dict)
+    """Parameters into whose `.grad` it accumulated, by track."""
+    letters: dict[int, str] = field(default_factory=dict)
+    """B or b, by track: the reduction flag when its first parameter fired."""
+
+
+@dataclass(slots=True, eq=False)
+class MicroStep:
+    """Forwards and the backwards through them."""
+
+    forwards: list[Forward] = field(default_factory=list)
+    calls: list[LossCall] = field(default_factory=list)
+    roots: list[Tensor | None] = field(default_factory=list)
+    scale: Tensor | float = 1.0
+    masked_positions: Tensor | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Clip:
+    """One call of a clipping function."""
+
+    micro_step: int
+    kind: str
+    limit: float | Tensor
+    norm: Tensor | None
+    complete: bool
+    before: Tensor | None
+    after: Tensor | None
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """What is read when the optimizer is asked to step, and just after."""
+
+    attempt_id: int
+    optimizer_update_id: int
+    micro_step_id: int
+    epoch: int | None
+    learning_rates: list[float | Tensor]
+    weight_decays: list[float | None]
+    norm: Tensor | None
+    norm_scope: str
+    gradient: Tensor | None
+    parameter_before: Tensor
+    probe_name: str
+    time: float = field(default_factory=time.time)
+    parameter_after: Tensor | None = None
+    state_step: Tensor | float | None = None
+    digest: Tensor | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """One letter of the word, with what belongs to it; "?" is settled by the writer as Z, M or nothing."""
+
+    letter: str
+    forward: Forward | None = None
+    micro_step: MicroStep | None = None
+    change: Change | None = None
+    schedule: tuple[int | None, float | Tensor | None] | None = None
+    times: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Window:
+    """The open transaction of one optimizer."""
+
+    events: list[Event] = field(default_factory=list)
+    micro_steps: list[MicroStep] = field(default_factory=list)
+    clips: list[Clip] = field(default_factory=list)
+    gradient: Tensor | None = None
+    """The probe's slice after the last backward."""
+    accumulation_steps: int | None = None
+    attempt: Attempt | None = None
+    reported: dict[str, Tensor | float | None] = field(default_factory=dict)
+    schedule: tuple[int | None, float | Tensor | None] = (None, None)
+    """The scheduler's step and rate when the transaction ended."""
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Everything that lies on the device."""
+        for micro_step in self.micro_steps:
+            yield from _micro_step_tensors(micro_step)
+        for event in self.events:
+            if event.change is not None:
+                yield from _present(event.change.before, event.change.after)
+        for clip in self.clips:
+            yield from _present(clip.limit, clip.norm, clip.before, clip.after)
+        yield from _present(self.gradient, *self.reported.values(), self.schedule[1])
+        if (attempt := self.attempt) is not None:
+            yield from _present(
+                attempt.norm,
+                attempt.gradient,
+                attempt.parameter_before,
+                attempt.parameter_after,
+                attempt.state_step,
+                attempt.digest,
+                *attempt.learning_rates,
+            )
+
+
+def _micro_step_tensors(micro_step: MicroStep) -> Iterator[Tensor]:
+    for call in micro_step.calls:
+        yield from call.tensors()
+    for forward in micro_step.forwards:
+        yield from _present(forward.attended_positions, forward.digest)
+    yield from _present(*micro_step.roots, micro_step.scale, micro_step.masked_positions)
+
+
+def _present(*values: Tensor | float | None) -> Iterator[Tensor]:
+    return (value for value in values if isinstance(value, Tensor))

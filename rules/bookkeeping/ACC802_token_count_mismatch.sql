@@ -1,0 +1,112 @@
+/*
+code = "ACC802"
+name = "token-count-mismatch"
+severity = "warning"
+since = "0.1.0"
+scope = "pair"
+scope_is_empty = "the loop reported no token count for an update"
+needs = ["valid_tokens", "weight_uniform"]
+summary = "the tokens that the loop reports are not the tokens whose loss was counted"
+why = '''
+Loops report how many tokens an update was made of, and often divide by that number. The hooks count the
+positions whose loss really reached the gradient. Where the two differ, throughput, tokens-to-loss curves
+and data budgets are wrong; where the loop divides by its number, so is the gradient (ACC104 and ACC110 say
+that).
+'''
+example = '''
+Two ranks with 460 and 472 valid tokens. Rank 0 reports its own 460 as tokens of the update: after 10,000
+updates the log says 4.6 million tokens where the model was trained on 9.32 million.
+'''
+fix = '''
+Count labels that differ from the ignored index, after shifting, over all data ranks, once per window.
+
+Hand-written loop: sum the counts of the window's micro-steps and all_reduce them; count each tensor,
+context or sequence parallel group once. DDP, FSDP: the same. Trainer: num_items_in_batch is that number
+where average_tokens_across_devices is on. Accelerate: gather the counts. Lightning: self.log(...,
+sync_dist=True, reduce_fx="sum"). DeepSpeed: all_reduce over the data ranks.
+'''
+not_a_fault_when = '''
+Counts that equal the input or attended positions, of all ranks or of one, mean something else: ACC807 says
+so. A count that lags by one window agrees with the window before. Micro-steps that were thrown away may be
+in a loop's running count and are in no update; class weights make the counted number a sum of weights: such
+windows are not judged, and neither are windows in which ranks are missing.
+'''
+references = [
+    "huggingface/transformers#34567",
+    "unslothai/unsloth-zoo#873",
+    "pytorch/torchtitan#4192",
+    "NVIDIA-NeMo/Speech#3738",
+]
+*/
+WITH positions AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           list(window_valid_tokens) AS own_valid,
+           list(window_input_positions) AS own_input,
+           list(window_attended_positions) AS own_attended
+    FROM updates
+    GROUP BY ALL
+),
+counted AS (
+    SELECT w.*,
+           p.own_valid,
+           p.own_input,
+           p.own_attended,
+           lag(valid_tokens) OVER attempts AS valid_before,
+           CASE
+               WHEN lag(attempt_id) OVER attempts = attempt_id - 1
+               THEN cumulative_train_tokens - lag(cumulative_train_tokens) OVER attempts
+           END AS added
+    FROM windows AS w
+    LEFT JOIN positions AS p USING (run_id, launch, optimizer, attempt_id)
+    WINDOW attempts AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id)
+),
+reports AS (
+    SELECT *, global_valid_tokens_in_update AS reported, 'for this update' AS kind
+    FROM counted
+    UNION ALL
+    SELECT *, added AS reported, 'by its running count' AS kind
+    FROM counted
+),
+judged AS (
+    SELECT *,
+           abs(reported - valid_tokens) <= 0.5
+               OR coalesce(abs(reported - valid_before) <= 0.5, FALSE) AS agrees,
+           coalesce(
+               abs(reported - input_positions) <= 0.5
+                   OR abs(reported - attended_positions) <= 0.5
+                   OR len(list_filter(own_input || own_attended, lambda x: abs(x - reported) <= 0.5)) > 0,
+               FALSE
+           ) AS other_meaning,
+           len(list_filter(own_valid, lambda x: abs(x - reported) <= 0.5)) > 0 AS one_rank
+    FROM reports
+    WHERE reported IS NOT NULL
+      AND applied IS NOT FALSE
+)
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       NULL AS rank,
+       CASE
+           WHEN weight_uniform
+               AND discarded_microbatches = 0
+               AND abs(valid_tokens - round(valid_tokens)) <= 1e-6
+           THEN NOT agrees AND NOT other_meaning
+       END AS fault,
+       reported AS observed,
+       valid_tokens AS expected,
+       format(
+           'the loop reports {:.0f} tokens {}, and {:.0f} were counted{}{}',
+           reported,
+           kind,
+           valid_tokens,
+           CASE
+               WHEN valid_tokens > 0 THEN format(': the report is {:.3g} times that', reported / valid_tokens)
+               ELSE ''
+           END,
+           CASE WHEN one_rank AND ranks > 1 THEN ', the count of one rank' ELSE '' END
+       ) AS message
+FROM judged

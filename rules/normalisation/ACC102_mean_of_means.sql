@@ -1,0 +1,106 @@
+/*
+code = "ACC102"
+name = "mean-of-means"
+severity = "error"
+since = "0.1.0"
+scope = "transaction"
+scope_is_empty = "no rank had two micro-steps with valid tokens in one window"
+needs = ["valid_tokens", "loss_weight", "weight_uniform"]
+explains = ["ACC104"]
+summary = "each micro-step was averaged over its own tokens, so tokens weigh unequally"
+why = '''
+The mean over a window is the sum of all token losses divided by the number of all tokens. The mean of the
+micro-steps' means is something else as soon as their token counts differ: a token in a short micro-step
+counts more than one in a long micro-step. The total weight is still 1, the loss looks right, and nothing
+but the weights shows it. Accumulating 4 micro-steps is then not the same training as one batch of that
+size, and the model is pulled towards short sequences.
+'''
+example = '''
+Two micro-steps of 1 and 9 valid tokens, each a mean divided by 2. The one token weighs 1/2, each of the
+nine 1/18: nine times less. If the first token's gradient is (3, 0) and those of the nine are (0, 1) each,
+the update's gradient is (1.5, 0.5) with a norm of 1.581; the mean over the ten tokens is (0.3, 0.9), norm
+0.949.
+'''
+fix = '''
+Divide the summed token losses of a window by the window's number of valid tokens.
+
+Hand-written loop: fetch the window's batches, count labels != -100 after the shift, use reduction="sum" and
+  divide by that count; or sum first and multiply the gradients by 1/N before the step.
+DDP: count over all data ranks (all_reduce) and multiply by their number.
+FSDP: the same, or a gradient divide factor of 1.
+Trainer: use a model whose forward takes num_items_in_batch and uses it, or a compute_loss_func that does; a
+  model without it is averaged per micro-step.
+Accelerate: sum * gradient_accumulation_steps * num_processes / gathered tokens, as its guide on
+  accumulation shows.
+Lightning: manual optimization, or batches of equal token counts.
+DeepSpeed: backward(loss, scale_wrt_gas=False) with a loss that is normalised over the window.
+'''
+not_a_fault_when = '''
+Token counts are equal (packed sequences), or spread by no more than 1 %: it passes. Micro-steps or ranks
+without a valid token are legal and left out. Where positions weigh differently on purpose (class weights, a
+mask of weights) the rule does not judge. A loss that is meant per sample or per sequence, each counting
+once whatever its length, is a choice: where every micro-step holds one sequence it looks the same, and the
+rule may be ignored.
+'''
+references = [
+    "huggingface/transformers#34191",
+    "unslothai/unsloth#1134",
+    "meta-pytorch/torchtune#1878",
+    "verl-project/verl#5625",
+    "mosaicml/composer#3677",
+    "ml-explore/mlx-lm#1413",
+]
+
+[params]
+spread = 0.01
+*/
+WITH per_rank AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           rank,
+           bool_and(
+               n IS NOT NULL
+               AND (n = 0 OR (loss_weight IS NOT NULL AND weight_uniform IS TRUE))
+           ) AS known,
+           min(abs(loss_weight)) FILTER (WHERE n > 0 AND loss_weight <> 0) AS least_weight,
+           max(abs(loss_weight)) FILTER (WHERE n > 0 AND loss_weight <> 0) AS most_weight,
+           min(n) FILTER (WHERE n > 0 AND loss_weight <> 0) AS fewest,
+           max(n) FILTER (WHERE n > 0 AND loss_weight <> 0) AS most
+    FROM microbatches
+    WHERE tokens_rank IS NOT FALSE
+      AND applied IS NOT FALSE
+    GROUP BY ALL
+    HAVING count(*) FILTER (WHERE (n > 0 AND loss_weight <> 0) IS NOT FALSE) > 1
+)
+SELECT r.run_id,
+       r.launch,
+       r.optimizer,
+       r.attempt_id,
+       r.rank,
+       CASE
+           WHEN r.known
+           THEN r.most_weight <= r.least_weight * (1 + $spread)
+                -- In 16 bit the weights themselves are rounded: ask for more than rounding explains.
+                AND r.most > r.fewest * (1 + greatest($spread, 3 * coalesce(w.tolerance, 0.01)))
+       END AS fault,
+       r.most / r.fewest AS observed,
+       1.0 AS expected,
+       format(
+           'micro-steps of {:.15g} to {:.15g} valid {}s weigh {:.3f} each: '
+           || 'a {} of the shortest counts {:.2f} times one of the longest{}',
+           r.fewest,
+           r.most,
+           w.loss_unit,
+           r.most_weight,
+           w.loss_unit,
+           r.most / r.fewest,
+           CASE
+               WHEN w.weight_cause NOT IN ('right', 'tail')
+               THEN format('; the total weight is {:.3f} besides', w.total_weight)
+               ELSE ''
+           END
+       ) AS message
+FROM per_rank AS r
+JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)

@@ -1,0 +1,119 @@
+/*
+code = "ACC103"
+name = "rank-local-denominator"
+severity = "error"
+since = "0.1.0"
+scope = "transaction"
+scope_is_empty = "one rank alone had tokens of its own"
+needs = ["valid_tokens", "loss_weight", "weight_uniform", "grad_rescale"]
+explains = ["ACC104"]
+summary = "each rank divided by its own token count, so tokens weigh by the rank they fell on"
+why = '''
+Each rank divides by the tokens that it holds itself, and the reduction then averages over the ranks. Inside
+a rank all tokens weigh the same, but a rank with few valid tokens gives them more weight than a rank with
+many. The total weight is 1 and every rank's loss looks right. How much a token counts depends on which rank
+it fell on, and the result changes with the number of ranks.
+'''
+example = '''
+Two ranks with 1 and 9 valid tokens, each a local mean. Rank 0's token weighs 1/1, each of rank 1's 1/9,
+before DDP halves both: nine times as much. With a gradient of 3 for rank 0's token and of 1 for each of the
+others the average is (3 + 1) / 2 = 2.0; the mean over the ten tokens is (3 + 9) / 10 = 1.2.
+'''
+fix = '''
+Divide by the number of valid tokens of the window over all ranks with different data.
+
+Hand-written loop: sum the token losses, all_reduce the count over the data ranks, divide by it.
+DDP: also multiply by the number of ranks, because DDP averages their gradients.
+FSDP: the same, or a gradient divide factor of 1.
+Trainer: leave average_tokens_across_devices on (the default of current releases).
+Accelerate: gather the token count of the window and use it as its guide on accumulation shows.
+Lightning: all_reduce the count in training_step.
+DeepSpeed: the same; the engine averages over the data ranks like DDP.
+
+With context or sequence parallel ranks count their shards too, and tensor parallel peers once.
+'''
+not_a_fault_when = '''
+Ranks with equal token counts pass, and so do ranks that divide by the global count. A rank without a valid
+token is legal and left out. Gradients that each rank multiplies by its own factor before they are reduced
+are compared with that factor. Where positions weigh differently on purpose the rule does not judge, and
+neither where ranks are missing from the ledger and those present agree. Ranks that are meant to weigh
+differently (a mixture of data sets with one coefficient per rank) look the same: ignore the rule there.
+'''
+references = [
+    "pytorch/torchtitan#1842",
+    "pytorch/torchtitan#2206",
+    "PrimeIntellect-ai/prime-rl#2562",
+    "NVIDIA/Megatron-LM#7452",
+]
+
+[params]
+spread = 0.01
+*/
+WITH per_rank AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           rank,
+           bool_and(
+               n IS NOT NULL
+               AND (n = 0 OR (w IS NOT NULL AND weight_uniform IS TRUE AND grad_rescale IS NOT NULL))
+           ) AS known,
+           min(abs(w * grad_rescale)) FILTER (WHERE w <> 0) AS lowest,
+           max(abs(w * grad_rescale)) FILTER (WHERE w <> 0) AS highest
+    FROM microbatches
+    WHERE tokens_rank IS NOT FALSE
+    GROUP BY ALL
+),
+ranks AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           bool_and(known) AS known,
+           max(highest / lowest) AS inside,
+           max(highest) / min(lowest) AS between_ranks,
+           arg_max(rank, highest) AS heavy,
+           arg_min(rank, lowest) AS light
+    FROM per_rank
+    GROUP BY ALL
+),
+judged AS (
+    SELECT w.*,
+           r.known,
+           r.inside,
+           r.between_ranks,
+           r.heavy,
+           r.light,
+           1 + greatest($spread, 3 * coalesce(w.tolerance, 0.01)) AS allowed
+    FROM windows AS w
+    LEFT JOIN ranks AS r USING (run_id, launch, optimizer, attempt_id)
+    WHERE (w.token_ranks > 1) IS NOT FALSE
+      AND w.applied IS NOT FALSE
+)
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       NULL AS rank,
+       CASE
+           WHEN known IS NOT TRUE THEN NULL
+           WHEN inside > allowed THEN FALSE
+           WHEN between_ranks > allowed THEN TRUE
+           WHEN complete THEN FALSE
+       END AS fault,
+       between_ranks AS observed,
+       1.0 AS expected,
+       format(
+           'a {} on rank {} counts {:.2f} times one on rank {}{}',
+           loss_unit,
+           heavy,
+           between_ranks,
+           light,
+           CASE
+               WHEN weight_cause NOT IN ('right', 'tail')
+               THEN format('; the total weight is {:.3f} besides', total_weight)
+               ELSE ''
+           END
+       ) AS message
+FROM judged

@@ -1,0 +1,85 @@
+/*
+code = "ACC603"
+name = "rate-disagreement"
+severity = "error"
+since = "0.1.0"
+scope = "transaction"
+scope_is_empty = "the ledger holds no attempt of several ranks that reduce together"
+needs = ["learning_rate", "wrapper"]
+explains = ["ACC605"]
+summary = "ranks that reduce together stepped at different learning rates"
+why = '''
+Replicas stay equal because they apply the same step to the same parameters. With different rates they apply
+different steps, and the reduction of later gradients does not bring them together again. Causes are a
+scheduler that only rank 0 steps, a plateau scheduler that is fed each rank's own validation loss, or a
+schedule that depends on local data.
+'''
+example = '''
+Plateau scheduler on two ranks with a patience of 1. Rank 0's validation loss goes 0.50, 0.49, 0.48 and rank
+1's 0.50, 0.51, 0.52: rank 1 drops its rate from 0.01 to 0.001 and rank 0 does not. With a reduced gradient
+of 0.5 the next steps are 0.005 and 0.0005, and the parameters differ by 0.0045 after one update.
+'''
+fix = '''
+Derive the rate from something that is equal on all ranks.
+
+Hand-written loop: step the scheduler on every rank under the same condition. DDP, FSDP: all_reduce a
+validation metric before it reaches ReduceLROnPlateau. Trainer: metrics are gathered; callbacks that set the
+rate must run on every rank. Accelerate: gather_for_metrics before the scheduler's step. Lightning: log the
+monitored metric with sync_dist=True. DeepSpeed: let the engine step the scheduler on every rank.
+'''
+not_a_fault_when = '''
+Only ranks of the same pipeline stage in a launch that reduces gradients are compared: a sweep of
+independent runs in one folder is out of scope. Stages may have other parameter groups first. Rates that
+agree to one part in a million are equal.
+'''
+references = [
+    "huggingface/accelerate#3797",
+]
+
+[params]
+tolerance = 1e-6
+*/
+WITH launches AS (
+    SELECT run_id,
+           launch,
+           bool_or(wrapper <> 'none' OR contains(word, 'A')) AS synchronised
+    FROM updates
+    GROUP BY ALL
+),
+rates AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           coalesce(pipeline_rank, 0) AS stage,
+           count(learning_rate) AS known,
+           min(learning_rate) AS lowest,
+           max(learning_rate) AS highest,
+           arg_min(rank, learning_rate ORDER BY rank) AS low_rank,
+           arg_max(rank, learning_rate ORDER BY rank) AS high_rank
+    FROM updates
+    GROUP BY ALL
+    HAVING count(*) > 1
+)
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       NULL AS rank,
+       CASE
+           WHEN synchronised AND known > 1
+           THEN highest - lowest > $tolerance * greatest(abs(highest), abs(lowest))
+       END AS fault,
+       highest AS observed,
+       lowest AS expected,
+       format(
+           'rank {} stepped at {:.6g} and rank {} at {:.6g}{}',
+           high_rank,
+           highest,
+           low_rank,
+           lowest,
+           CASE WHEN lowest > 0 THEN format(', {:.3g} times as much', highest / lowest) ELSE '' END
+       ) AS message
+FROM rates
+JOIN launches USING (run_id, launch)
+WHERE synchronised IS NOT FALSE

@@ -1,0 +1,129 @@
+/*
+code = "ACC604"
+name = "gradient-disagreement"
+severity = "error"
+since = "0.1.0"
+scope = "transaction"
+scope_is_empty = "the ledger holds no attempt of several ranks that DDP or the loop itself reduced"
+needs = ["events", "wrapper", "probe_gradient"]
+explains = ["ACC605"]
+summary = "gradients differ between ranks after they were reduced"
+why = '''
+After a reduction every rank holds the same gradient, bit for bit. Where slices of it still differ, some of
+what was accumulated never took part: a parameter that the reducer does not know, a backward after the
+reduction, gradients that a rank changed by itself. The replicas take different steps, and only one of them
+is saved.
+'''
+example = '''
+Two ranks, G = 2. A branch of the model is used in the first micro-step only, and an old release reduced
+only what the last backward used: the branch's gradients stay 1 on rank 0 and 2 on rank 1 instead of 1.5 on
+both. With a rate of 0.1 this part of the replicas is 0.1 apart after one update, while the rest agrees.
+'''
+fix = '''
+Let every gradient go through the reduction, once, after the last backward has added to it.
+
+Hand-written loop: reduce all parameters that the optimizer steps. DDP: keep parameters inside the wrapped
+module, take none out with _ddp_params_and_buffers_to_ignore, and change gradients only after the last
+backward, equally on all ranks. FSDP is not judged: its ranks hold different shards. Trainer, Accelerate,
+Lightning: look for hooks that change gradients on one rank, and for parameters that were added after the
+model was prepared. DeepSpeed is not judged.
+'''
+not_a_fault_when = '''
+Attempts whose last micro-step was not reduced belong to ACC501 and ACC502. Where a communication hook
+reduces (the gradient divisor is unknown) nothing is judged. Where the loop itself reduces after the last
+backward, the probe was taken before that, and the norms alone are compared. Parameters that each rank holds
+for itself on purpose, such as the experts of an expert parallel layer inside DDP, make the norms differ
+while the probed slice agrees: ignore the rule there.
+'''
+references = [
+    "pytorch/pytorch#69031",
+    "mosaicml/composer#9",
+]
+
+[params]
+tolerance = 1e-4
+*/
+WITH records AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           rank,
+           parameter_part,
+           regexp_replace(word, '^.*Z', '') AS kept,
+           regexp_matches(kept, 'A[^bB]*[OX]') AS by_hand,
+           -- A clip after the reduction hides from the later norm what the earlier one shows.
+           CASE
+               WHEN grad_norm_before_scope = 'global'
+                   AND CASE
+                       WHEN by_hand THEN regexp_matches(kept, 'A[^bB]*C[^bBA]*[OX]')
+                       ELSE regexp_matches(kept, 'C[^bB]*[OX]')
+                   END
+               THEN grad_norm_before_clip
+               WHEN grad_norm_after_scope = 'global' THEN grad_norm_after_clip
+           END AS norm,
+           contains(regexp_extract(kept, '([^bB]*[FfD][^bB]*)[bB][^FfD]*$', 1), 'F') AS by_wrapper,
+           CASE
+               WHEN by_hand THEN TRUE
+               WHEN wrapper = 'ddp' AND by_wrapper AND gradient_divisor IS NULL THEN NULL
+               WHEN wrapper = 'ddp' THEN by_wrapper
+               WHEN wrapper IS NULL THEN NULL
+               ELSE FALSE
+           END AS reduced
+    FROM updates
+    WHERE applied IS NOT FALSE
+      AND (token_ranks > 1) IS NOT FALSE
+),
+norms AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           parameter_part,
+           count(*) AS ranks,
+           bool_and(reduced) AS reduced,
+           bool_or(by_hand) AS by_hand,
+           CASE
+               WHEN count(norm) > 1 THEN coalesce((max(norm) - min(norm)) / nullif(max(norm), 0), 0)
+           END AS norm_spread,
+           min(norm) AS lowest,
+           max(norm) AS highest
+    FROM records
+    GROUP BY ALL
+),
+spreads AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           bool_and(reduced) AS reduced,
+           max(norm_spread) AS norm_spread,
+           arg_max(lowest, norm_spread ORDER BY parameter_part) AS lowest,
+           arg_max(highest, norm_spread ORDER BY parameter_part) AS highest,
+           CASE WHEN NOT bool_or(by_hand) THEN any_value(probe_spread) END AS probe_spread
+    FROM norms
+    LEFT JOIN windows USING (run_id, launch, optimizer, attempt_id)
+    WHERE norms.ranks > 1
+    GROUP BY ALL
+    HAVING bool_and(reduced) IS NOT FALSE
+)
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       NULL AS rank,
+       CASE WHEN reduced THEN greatest(probe_spread, norm_spread) > $tolerance END AS fault,
+       greatest(probe_spread, norm_spread) AS observed,
+       0.0 AS expected,
+       CASE
+           WHEN probe_spread > $tolerance
+           THEN format('slices of the reduced gradient differ by {:.2g} % between ranks', 100 * probe_spread)
+           ELSE format(
+               'the norms of the reduced gradient are {:.6g} to {:.6g}, {:.2g} % apart{}',
+               lowest,
+               highest,
+               100 * norm_spread,
+               CASE WHEN probe_spread IS NOT NULL THEN ', while the probed slice agrees' ELSE '' END
+           )
+       END AS message
+FROM spreads

@@ -1,0 +1,84 @@
+/*
+code = "ACC606"
+name = "window-size-disagreement"
+severity = "warning"
+since = "0.1.0"
+scope = "transaction"
+scope_is_empty = "the ledger holds no attempt of several ranks that reduce together"
+needs = ["microbatches", "wrapper"]
+summary = "ranks accumulated different numbers of micro-steps for the same update"
+why = '''
+An update joins the windows of all ranks. Where these hold different numbers of micro-steps, a loss that
+each rank divides by its own count, or all by the same, gives tokens different weights depending on the rank
+they fell on. With a denominator over all ranks the numbers are right whatever the sizes, and the rule only
+notes that they differ.
+'''
+example = '''
+Rank 0 accumulates 4 micro-steps of 100 tokens and rank 1, at the end of its data, 2. Each divides by its
+own 4 and 2: rank 0's tokens weigh 1/400, rank 1's 1/200, twice as much. Divided by the 600 tokens of both
+ranks (and multiplied by 2 for the average) all weigh 1/600 of the update.
+'''
+fix = '''
+Divide by the number of valid tokens over all ranks, or give every rank windows of one size.
+
+Hand-written loop: sum the token losses, all_reduce the count. DDP, FSDP: the same, times the number of data
+ranks. Trainer: average_tokens_across_devices. Accelerate: even_batches, or gather the window's count.
+Lightning: equal numbers of batches, or manual optimization with a gathered count. DeepSpeed: equal numbers
+of batches.
+'''
+not_a_fault_when = '''
+Windows filled up to a number of tokens differ in micro-steps on purpose. Where the recorded weights show
+that every token counts the same and all together weigh 1, the finding is a note; where weights are unknown
+or wrong, it is a warning. Ranks that do not reduce together are out of scope.
+'''
+references = [
+    "pytorch/torchtitan#1842",
+]
+*/
+WITH sizes AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           bool_or(wrapper <> 'none' OR contains(word, 'A')) AS synchronised,
+           count(microbatches) AS known,
+           min(microbatches) AS smallest,
+           max(microbatches) AS largest,
+           arg_min(rank, microbatches ORDER BY rank) AS small_rank,
+           arg_max(rank, microbatches ORDER BY rank) AS large_rank
+    FROM updates
+    GROUP BY ALL
+    HAVING count(*) > 1
+),
+judged AS (
+    SELECT s.*,
+           w.weight_cause = 'right'
+               AND w.distortion_min >= 1 - 3 * w.tolerance
+               AND w.distortion_max <= 1 + 3 * w.tolerance AS right_weights,
+           w.distortion_max / nullif(w.distortion_min, 0) AS heavier
+    FROM sizes AS s
+    LEFT JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)
+    WHERE synchronised IS NOT FALSE
+)
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       NULL AS rank,
+       CASE WHEN synchronised AND known > 1 THEN smallest < largest END AS fault,
+       smallest::DOUBLE AS observed,
+       largest::DOUBLE AS expected,
+       format(
+           'rank {} accumulated {} micro-steps and rank {} {}: {}',
+           large_rank,
+           largest,
+           small_rank,
+           smallest,
+           CASE
+               WHEN right_weights THEN 'every token counts the same all the same'
+               WHEN heavier > 1 THEN format('tokens weigh up to {:.2f} times as much as others', heavier)
+               ELSE 'the record does not tell how much their tokens weigh'
+           END
+       ) AS message,
+       CASE WHEN right_weights THEN 'note' ELSE 'warning' END AS severity
+FROM judged

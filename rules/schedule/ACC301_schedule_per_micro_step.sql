@@ -1,0 +1,163 @@
+/*
+code = "ACC301"
+name = "schedule-per-micro-step"
+severity = "error"
+since = "0.1.0"
+scope = "transaction"
+scope_is_empty = "no attempt followed a backward outside a closure"
+needs = ["events", "scheduler_steps_per_update"]
+explains = ["ACC303", "ACC304", "ACC305"]
+summary = "the learning-rate schedule advances with the micro-steps, not with the updates"
+why = '''
+A scheduler that is stepped after every backward moves G times in an update of G micro-steps. If its numbers
+(warm-up, horizon) were counted in updates, the warm-up is G times too short and the rate reaches its end
+after 1/G of the run; what follows trains at the last rate, often 0, or climbs again on a cosine. If its
+numbers were counted in micro-steps, the run ends as planned, but the schedule changes whenever the
+accumulation does.
+'''
+example = '''
+A linear decay from 0.1 to 0 over 1,000 updates, G = 4, scheduler.step() after each backward. The schedule
+stands at 4, 8, 12 after the first three updates, and at 1,000 after update 250: three quarters of the run
+train at a rate of 0. A warm-up of 16 updates is over after 4. The mean rate of the run is 0.0125 instead of
+0.05.
+'''
+fix = '''
+Step the scheduler once for each update, after the optimizer's step.
+
+Hand-written loop: move scheduler.step() beside optimizer.step(), under the same condition. DDP, FSDP: the
+same; every rank steps its own scheduler. Trainer: hand over a scheduler that is not prepared; it is stepped
+once for each update, and num_training_steps counts updates. Accelerate: prepare the scheduler, so that it
+holds still inside accumulate(); a prepared one steps num_processes times for each update, so multiply its
+horizon by that number. Lightning: interval "step" counts updates; in manual optimization step it where you
+step the optimizer. DeepSpeed: give the scheduler to initialize() and let the engine step it.
+'''
+not_a_fault_when = '''
+A scheduler that is fast-forwarded before the first backward (set-up, resume) or after an attempt without
+one, one that is stepped once an epoch (the leftover of a dropped tail may stand before that step) or once a
+validation, one step for each skipped attempt, and as many steps as the contract scheduler_steps_per_update
+allows (Accelerate's prepared scheduler: the number of processes) are no fault. Schedulers whose numbers
+count micro-steps on purpose get a note, and so does every run whose length is unknown. It is an error where
+the declared planned_updates say that the schedule ends before 90 % of the run while the rates do not speak
+against it, or where the rate was seen to have arrived at its end (0, or the declared minimum) before 90 %
+of the updates of the record.
+'''
+references = [
+    "Lightning-AI/pytorch-lightning#1476",
+    "huggingface/accelerate#963",
+    "huggingface/transformers#23986",
+    "huggingface/accelerate#2926",
+    "starVLA/starVLA#210",
+    "jiaweizzhao/GaLore#62",
+    "tracel-ai/burn#5695",
+]
+
+[params]
+share_of_run = 0.9
+*/
+WITH contracts AS (
+    SELECT run_id,
+           launch,
+           max(scheduler_steps_per_update) AS declared_contract,
+           max(planned_updates) AS planned,
+           coalesce(max(schedule_unit), 'updates') = 'updates' AS counts_updates,
+           coalesce(max(min_learning_rate), 0) AS lowest_rate
+    FROM runs
+    GROUP BY ALL
+),
+counted AS (
+    SELECT w.*,
+           c.planned,
+           c.counts_updates,
+           c.lowest_rate,
+           -- A scheduler given late is not on the run line, but its steps are in the words.
+           CASE
+               WHEN c.declared_contract IS NOT NULL THEN c.declared_contract
+               WHEN w.scheduler_step_max IS NOT NULL OR contains(w.word, 'S') THEN 1
+           END AS contract,
+           -- Steps before the first backward set the schedule up.
+           length(regexp_replace(regexp_replace(word, '^[^bBOX]*', ''), '[^S]', '', 'g')) AS steps,
+           -- A step beside Z, | or o ends something else: a dropped tail, an epoch, another optimizer's step.
+           regexp_matches(word, '[bB][^Zo|]*S[^Zo|]*[bB]') AS between_backwards,
+           discarded_microbatches // greatest(coalesce(accumulation_steps, microbatches), 1) + 1 AS windows,
+           length(regexp_replace(word, '[^|]', '', 'g')) AS epochs_ended,
+           learning_rate_max AS rate,
+           lag(learning_rate_max) OVER attempts AS rate_before
+    FROM windows AS w
+    LEFT JOIN contracts AS c USING (run_id, launch)
+    WHERE closure IS NOT TRUE
+      AND regexp_matches(word, '[bB]') IS NOT FALSE
+    WINDOW attempts AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id)
+),
+paced AS (
+    SELECT *,
+           avg(steps) OVER launches AS pace,
+           -- Once an epoch or a validation is not with every window.
+           avg((steps > 0)::INTEGER) OVER launches > 0.5 AS steady,
+           coalesce(scheduler_step_max, optimizer_update_id * steps) AS position,
+           optimizer_update_id + (planned * contract - position) / nullif(pace, 0) AS ends_at,
+           max(optimizer_update_id) OVER launches AS last_update,
+           max(optimizer_update_id) FILTER (rate > lowest_rate) OVER launches AS last_moving_update,
+           -- Where the last two rates fall, the update at which their line meets the lowest rate.
+           last_value(
+               CASE
+                   WHEN rate < rate_before
+                   THEN optimizer_update_id + (rate - lowest_rate) / (rate_before - rate)
+               END
+           ) OVER launches AS rates_end_at
+    FROM counted
+    WINDOW launches AS (
+        PARTITION BY run_id, launch, optimizer
+        ORDER BY attempt_id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
+    )
+),
+judged AS (
+    SELECT *,
+           steps > contract * (windows + epochs_ended) AS too_many,
+           too_many OR (between_backwards AND steady AND contract IS NOT NULL) AS fault,
+           steps > contract
+               AND counts_updates
+               AND ends_at < $share_of_run * planned
+               AND coalesce(rates_end_at < 0.8 * planned, TRUE) AS declared_short,
+           steps > contract
+               AND last_moving_update < $share_of_run * last_update
+               AND last_moving_update < last_update - 1 AS seen_short
+    FROM paced
+)
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       NULL AS rank,
+       fault,
+       steps::DOUBLE AS observed,
+       contract AS expected,
+       format(
+           'the scheduler took {} {} in an update of {} micro-steps where {:g} belongs to it: {}',
+           steps,
+           CASE WHEN steps = 1 THEN 'step' ELSE 'steps' END,
+           microbatches,
+           contract,
+           CASE
+               WHEN seen_short
+               THEN format(
+                   'after update {} of {} so far the rate was at its end, {:g}',
+                   last_moving_update,
+                   last_update,
+                   lowest_rate
+               )
+               WHEN declared_short
+               THEN format(
+                   'at this pace a schedule of the declared {} updates ends at update {:.0f}',
+                   planned,
+                   ends_at
+               )
+               WHEN too_many AND between_backwards
+               THEN 'the schedule counts micro-steps and changes with the accumulation'
+               WHEN too_many
+               THEN 'the schedule does not count updates, and nothing declares what it counts'
+               ELSE 'it was taken between two backwards, so the update already used the rate after it'
+           END
+       ) AS message,
+       CASE WHEN declared_short OR seen_short THEN 'error' ELSE 'note' END AS severity
+FROM judged

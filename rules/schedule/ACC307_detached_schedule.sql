@@ -1,0 +1,114 @@
+/*
+code = "ACC307"
+name = "detached-schedule"
+severity = "error"
+since = "0.1.0"
+scope = "pair"
+scope_is_empty = "no update directly followed a scheduler step"
+needs = ["learning_rate", "scheduler_rate", "events"]
+summary = "the schedule moves, and the optimizer that steps keeps its rate"
+why = '''
+A scheduler writes its rates into the parameter groups that it was given. Where a wrapper has copied or
+replaced these groups, or another optimizer was built after the scheduler, the scheduler and its logs move
+while the optimizer that really steps keeps the rate it began with: no warm-up, no decay.
+'''
+example = '''
+A decay by 0.9 for each update, from 0.001. After three updates the scheduler says 0.000729 and logs it; the
+inner optimizer still steps at 0.001, 1.37 times as much, and after 22 updates 10 times as much.
+'''
+fix = '''
+Build the scheduler on the optimizer that really steps, after all wrapping and loading.
+
+Hand-written loop: create the optimizer, wrap it, load its state, and then create the scheduler on the
+result; after a new optimizer make a new scheduler. DDP: create both after wrapping the model. FSDP: create
+the optimizer after sharding. Trainer: return optimizer and scheduler together from
+create_optimizer_and_scheduler. Accelerate: prepare both in the same call. Lightning: return both from
+configure_optimizers. DeepSpeed: pass the scheduler, or a function that builds it, to initialize().
+'''
+not_a_fault_when = '''
+The record is compared only where nothing else touched the rate: a scheduler step or a rate set by hand
+before this step, or a rate set by hand since the last scheduler step, leave the pair out. A rate that
+differs but moves, that followed the schedule earlier in this launch, or that was once changed right after a
+step, is set by hand after the schedule (a lower bound, a dampened warm-up, a constant): that is not judged.
+A launch in which a bound holds the rate from its first update on looks the same as a detached schedule;
+declare min_learning_rate, and the bound is known.
+'''
+references = [
+    "microsoft/dp-transformers#43",
+    "microsoft/rat-sql#45",
+    "pytorch/ignite#545",
+    "Lightning-AI/pytorch-lightning#12812",
+]
+
+[params]
+tolerance = 1e-6
+*/
+WITH bounds AS (
+    SELECT run_id,
+           launch,
+           max(min_learning_rate) AS lowest_rate
+    FROM runs
+    GROUP BY ALL
+),
+records AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           rank,
+           learning_rate,
+           lag(attempt_id) OVER records AS attempt_before,
+           lag(learning_rate) OVER records AS rate_before,
+           lag(scheduler_rate) OVER records AS schedule_before,
+           lag(scheduler_step) OVER records AS position_before,
+           regexp_matches(word, '^[^OX]*[SR]') AS touched,
+           max(CASE WHEN contains(word, 'S') THEN attempt_id END) OVER earlier AS last_step,
+           coalesce(max(CASE WHEN contains(word, 'R') THEN attempt_id END) OVER earlier, 0) AS last_by_hand,
+           coalesce(bool_or(regexp_matches(word, '[OX].*R')) OVER earlier, FALSE) AS overridden
+    FROM updates
+    WINDOW records AS (PARTITION BY run_id, launch, optimizer, rank ORDER BY attempt_id),
+           earlier AS (records ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+),
+pairs AS (
+    SELECT *,
+           abs(learning_rate - schedule_before)
+               > $tolerance * greatest(abs(learning_rate), abs(schedule_before)) AS differs,
+           abs(learning_rate - rate_before) <= $tolerance * abs(rate_before) AS stays
+    FROM records
+    LEFT JOIN bounds USING (run_id, launch)
+    WHERE (attempt_before = attempt_id - 1) IS NOT FALSE
+      AND attempt_before IS NOT NULL
+      AND touched IS NOT TRUE
+      AND last_step > last_by_hand
+),
+judged AS (
+    SELECT *,
+           coalesce(
+               bool_or(NOT differs AND NOT stays) OVER (
+                   PARTITION BY run_id, launch, optimizer, rank
+                   ORDER BY attempt_id
+               ),
+               FALSE
+           ) AS followed,
+           coalesce(learning_rate <= lowest_rate * (1 + $tolerance), FALSE) AS bounded
+    FROM pairs
+)
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       rank,
+       CASE
+           WHEN NOT differs OR bounded THEN FALSE
+           WHEN differs AND stays AND NOT followed AND NOT overridden THEN TRUE
+       END AS fault,
+       learning_rate AS observed,
+       schedule_before AS expected,
+       format(
+           'the optimizer stepped at {:.6g}, the rate of the attempt before, where the scheduler at position {} '
+           || 'says {:.6g}; nothing in the record set the rate by hand',
+           learning_rate,
+           coalesce(position_before::VARCHAR, 'unknown'),
+           schedule_before
+       ) AS message
+FROM judged

@@ -1,0 +1,111 @@
+/*
+code = "ACC501"
+name = "update-without-sync"
+severity = "error"
+since = "0.1.0"
+scope = "transaction"
+scope_is_empty = "no update was made by a wrapper that reduces gradients over several ranks"
+needs = ["events", "wrapper"]
+explains = ["ACC505", "ACC604", "ACC605"]
+summary = "the optimizer stepped on gradients that no backward had reduced over the ranks"
+why = '''
+DDP reduces gradients only in the backward of a forward that went through its wrapper while synchronisation
+was on. Where every micro-step of a window runs under no_sync, or the last forward goes to the inner module,
+each rank steps on its own gradients. The replicas drift apart from this update on: several separate
+trainings, each on its share of the data, of which one is saved. Nothing fails, and rank 0's loss falls.
+'''
+example = '''
+Two ranks, gradients summed over a window of 5 and 3. Reduced, both step on 4. With all of the window under
+no_sync rank 0 steps on 5 and rank 1 on 3: with a rate of 0.1 their parameters differ by 0.2 after one
+update, and no later reduction takes that back.
+'''
+fix = '''
+Let the last micro-step of each window be reduced: forward and backward outside no_sync, through the
+wrapper.
+
+Hand-written loop and DDP: use no_sync for all micro-steps but the last of the window, the short last window
+included; call the wrapper (ddp(x)), never ddp.module(x), for the forward that is trained. FSDP:
+set_requires_gradient_sync(True), or leave no_sync, before the last micro-step. Trainer: an own
+training_step must call the model it is given. Accelerate: use accumulate(model) with the prepared model.
+Lightning: call self(...) or the wrapped module in training_step; in manual optimization leave no_sync
+before the last backward. DeepSpeed: end engine.no_sync() before the boundary, and let the engine's own
+counter decide the boundary.
+'''
+not_a_fault_when = '''
+Gradients that the loop itself reduced after the last backward (A in the word) are no fault. Neither is a
+window whose forward was not seen or whose gradients something changed in an unknown way after the last
+backward (it is not judged), a single rank, or an attempt that was skipped. Local SGD averages the
+parameters later instead of the gradients now: where digests show that the replicas agree again at this
+update or a later one of the launch, the rule is silent. Digests are taken right after the step of the first
+and every tenth update, so an average that comes after the step is not seen: ignore the rule in such runs.
+Old releases of PyTorch reduced forwards of the inner module too: compare the gradients over ranks there.
+'''
+references = [
+    "jingyaogong/minimind#853",
+    "bytetriper/RAE#40",
+    "huggingface/picotron#5",
+    "verl-project/verl#7493",
+    "k2-fsa/icefall#226",
+]
+*/
+WITH agreements AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           max(attempt_id) AS last_agreement
+    FROM windows
+    WHERE ranks > 1
+      AND param_digests = 1
+    GROUP BY ALL
+),
+records AS (
+    SELECT u.*,
+           w.probe_spread,
+           a.last_agreement,
+           regexp_replace(u.word, '^.*Z', '') AS kept,
+           -- The forwards of the last micro-step, empty where none was seen.
+           regexp_extract(kept, '([^bB]*[FfD][^bB]*)[bB][^FfD]*$', 1) AS last_step,
+           contains(last_step, 'D') AND NOT contains(last_step, 'F') AS bypassed,
+           CASE
+               WHEN u.wrapper <> 'ddp' THEN NOT contains(kept, 'B')
+               WHEN u.wrapper = 'ddp' AND last_step <> '' THEN bypassed OR NOT contains(kept, 'F')
+           END AS unreduced,
+           regexp_matches(kept, 'A[^bB]*[OX]') AS reduced_by_hand,
+           -- Changed by no single factor after the last backward: it may have been a reduction.
+           u.grad_rescale IS NULL AND regexp_matches(kept, 'M[^bB]*[OX]') AS changed_by_hand
+    FROM updates AS u
+    LEFT JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)
+    LEFT JOIN agreements AS a USING (run_id, launch, optimizer)
+    WHERE (u.wrapper <> 'none') IS NOT FALSE
+      AND (u.token_ranks > 1) IS NOT FALSE
+      AND u.applied IS NOT FALSE
+      AND regexp_matches(u.word, '[bB]') IS NOT FALSE
+)
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       rank,
+       CASE
+           WHEN NOT unreduced THEN FALSE
+           WHEN token_ranks IS NULL OR changed_by_hand THEN NULL
+           WHEN unreduced THEN NOT reduced_by_hand AND coalesce(last_agreement < attempt_id, TRUE)
+       END AS fault,
+       probe_spread AS observed,
+       NULL::DOUBLE AS expected,
+       format(
+           '{} {} micro-steps of rank {} {}{}',
+           CASE WHEN bypassed THEN 'the last of the' ELSE 'none of the' END,
+           microbatches,
+           rank,
+           CASE
+               WHEN bypassed THEN 'bypassed DDP and was not reduced'
+               ELSE 'was reduced: it stepped on its own gradients'
+           END,
+           CASE
+               WHEN probe_spread > 0
+               THEN format('; slices of the gradient differ by {:.2g} % between ranks', 100 * probe_spread)
+               ELSE ''
+           END
+       ) AS message
+FROM records

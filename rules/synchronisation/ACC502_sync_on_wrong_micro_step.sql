@@ -1,0 +1,108 @@
+/*
+code = "ACC502"
+name = "sync-on-wrong-micro-step"
+severity = "error"
+since = "0.1.0"
+scope = "transaction"
+scope_is_empty = "no update was made by a wrapper that reduces gradients over several ranks"
+needs = ["events", "wrapper"]
+explains = ["ACC505", "ACC604", "ACC605"]
+summary = "an early micro-step was reduced and the last one was not"
+why = '''
+A reduction averages what has been accumulated so far. What is added afterwards stays on its rank. Where the
+reduced micro-step is not the last of the window, the ranks agree on the first part of the gradient and each
+adds the rest of its own: they step on different gradients and drift apart. Mostly it is an off-by-one: step
+% G == 0 is the first micro-step of a window, (step + 1) % G == 0 the last.
+'''
+example = '''
+Two ranks and windows of 4; rank 0's micro-steps bring 1, 1, 1, 1 to the sum and rank 1's bring 2, 1, 2, 2.
+Reduced in the last micro-step both step on (4 + 7) / 2 = 5.5. Reduced in the first, both have (1 + 2) / 2 =
+1.5 there, then add 3 and 5 of their own: rank 0 steps on 4.5 and rank 1 on 6.5.
+'''
+fix = '''
+Reduce in the last micro-step of the window, counting from 1.
+
+Hand-written loop and DDP: enter no_sync where (step + 1) % G != 0 and the batch is not the last of the
+epoch; leave it around forward and backward alike, because DDP decides at the forward. FSDP: the same with
+set_requires_gradient_sync. Trainer: it sets the flag; an own loop inside training_step must not.
+Accelerate: accumulate(model) does it, also for the short last window. Lightning: in manual optimization use
+no_sync with the same condition as the step. DeepSpeed: do not combine engine.no_sync() with the engine's
+own boundary.
+'''
+not_a_fault_when = '''
+Micro-steps that are all reduced (ACC504) or a reduced last one are right, whatever came before. Forwards
+through the wrapper and around it in one micro-step count as reduced. Gradients that the loop itself reduced
+after the last backward are no fault, and neither are windows whose gradients were cleared after the reduced
+micro-step: only what is kept counts. Gradients that something changed in an unknown way after the last
+backward are not judged. Replicas that are averaged afterwards (local SGD) are silent where digests show
+that they agree.
+'''
+references = [
+    "modelscope/FunASR#3472",
+    "speechbrain/speechbrain#2010",
+    "huggingface/picotron#5",
+]
+*/
+WITH agreements AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           max(attempt_id) AS last_agreement
+    FROM windows
+    WHERE ranks > 1
+      AND param_digests = 1
+    GROUP BY ALL
+),
+records AS (
+    SELECT u.*,
+           w.probe_spread,
+           a.last_agreement,
+           regexp_replace(u.word, '^.*Z', '') AS kept,
+           -- The forwards of the last micro-step, empty where none was seen.
+           regexp_extract(kept, '([^bB]*[FfD][^bB]*)[bB][^FfD]*$', 1) AS last_step,
+           CASE
+               WHEN u.wrapper <> 'ddp' THEN regexp_matches(kept, 'B.*b[^bB]*$')
+               WHEN u.wrapper = 'ddp' AND last_step <> ''
+               THEN contains(kept, 'F') AND NOT regexp_matches(last_step, '[FD]')
+           END AS reduced_early,
+           regexp_matches(kept, 'A[^bB]*[OX]') AS reduced_by_hand,
+           -- Changed by no single factor after the last backward: it may have been a reduction.
+           u.grad_rescale IS NULL AND regexp_matches(kept, 'M[^bB]*[OX]') AS changed_by_hand,
+           CASE
+               WHEN u.wrapper = 'ddp'
+               THEN len(regexp_extract_all(regexp_replace(kept, '^.*F[^bB]*[bB]', ''), '[fD][^bB]*[bB]'))
+               ELSE length(regexp_replace(regexp_replace(kept, '^.*B', ''), '[^b]', '', 'g'))
+           END AS steps_after
+    FROM updates AS u
+    LEFT JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)
+    LEFT JOIN agreements AS a USING (run_id, launch, optimizer)
+    WHERE (u.wrapper <> 'none') IS NOT FALSE
+      AND (u.token_ranks > 1) IS NOT FALSE
+      AND u.applied IS NOT FALSE
+      AND regexp_matches(u.word, '[bB]') IS NOT FALSE
+)
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       rank,
+       CASE
+           WHEN NOT reduced_early THEN FALSE
+           WHEN token_ranks IS NULL OR changed_by_hand THEN NULL
+           WHEN reduced_early THEN NOT reduced_by_hand AND coalesce(last_agreement < attempt_id, TRUE)
+       END AS fault,
+       probe_spread AS observed,
+       NULL::DOUBLE AS expected,
+       format(
+           'the last {} of {} micro-steps of rank {} came after the reduction: '
+           || 'each rank adds its own gradient of them{}',
+           steps_after,
+           microbatches,
+           rank,
+           CASE
+               WHEN probe_spread > 0
+               THEN format('; slices of the gradient differ by {:.2g} % between ranks', 100 * probe_spread)
+               ELSE ''
+           END
+       ) AS message
+FROM records

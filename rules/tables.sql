@@ -1,0 +1,499 @@
+/*
+The tables that the rules speak of. Built once, as plain SQL, after the reader has made `run_records`,
+`update_records` and `mark_records`: the readable lines with the fields of their kind, typed and cleaned by
+the schema. `segments` says which launches and ranks there are, `sources` where the runs lie.
+
+Three values everywhere: what was not observed is NULL, and what follows from it is NULL too.
+A DOUBLE that is not finite is NULL, and its BOOLEAN `<field>_nonfinite` is true; in a DOUBLE[] the
+entry is NULL. All tables of records have these columns:
+  run_id, launch   the run, and the number of the launch in it, from 1, by the time of its start
+  launch_token     the launch as the record names it
+  file, line       the place of the record; line counts the lines of the file that are not blank
+  place            the order in which the records were read
+*/
+
+-- The sum of a list, and of a column over the ranks with different tokens: NULL where an entry is unknown,
+-- and where there is none (what an update without any micro-step used was not seen).
+CREATE TEMP MACRO list_total(l) AS CASE WHEN list_count(l) = len(l) THEN list_sum(l)::DOUBLE END;
+CREATE TEMP MACRO rank_total(x, mine) AS
+    CASE WHEN count(x) FILTER (mine) = count(*) FILTER (mine) THEN sum(x) FILTER (mine) END;
+-- How many times a ratio is off 1, up or down; and whether a value is a factor, and nearer to it than to 1.
+CREATE TEMP MACRO off(ratio) AS greatest(ratio, 1 / nullif(ratio, 0));
+CREATE TEMP MACRO fits(t, f, tolerance) AS t > 0 AND f > 0 AND abs(t / f - 1) <= tolerance AND off(t / f) < off(t);
+
+-- runs: a row per run_id, launch and rank ----------------------------------------------------------------
+-- Every field of the run record, with what the loop declared later (a mark of kind declare), and
+--   path, format     where the run lies; 'ledger'
+--   token_ranks      R, the number of ranks with different tokens; NULL where the layout is unknown
+--   tokens_rank      this rank is one of them: the first of its tensor group, in the stage that has the loss
+--   parameter_part   ranks of equal parts hold the same parameters
+-- A rank whose run line was lost has what its launch shares, and NULL elsewhere.
+
+CREATE TEMP TABLE declared AS
+SELECT run_id, launch, rank,
+       arg_max(TRY_CAST(name ->> '$.planned_updates' AS BIGINT), place) AS planned_updates,
+       arg_max(TRY_CAST(name ->> '$.warmup_updates' AS BIGINT), place) AS warmup_updates,
+       arg_max(TRY_CAST(name ->> '$.peak_learning_rate' AS DOUBLE), place) AS peak_learning_rate,
+       arg_max(TRY_CAST(name ->> '$.min_learning_rate' AS DOUBLE), place) AS min_learning_rate,
+       arg_max(TRY_CAST(name ->> '$.resumed_from_update' AS BIGINT), place) AS resumed_from_update,
+       arg_max(name ->> '$.schedule_unit', place) AS schedule_unit,
+       arg_max(TRY_CAST(name ->> '$.scheduler_steps_per_update' AS DOUBLE), place) AS scheduler_steps_per_update
+FROM mark_records
+WHERE kind = 'declare' AND json_valid(name)
+GROUP BY ALL;
+
+CREATE TEMP TABLE run_lines AS
+SELECT r.* REPLACE (
+           coalesce(d.warmup_updates, r.warmup_updates) AS warmup_updates,
+           coalesce(d.planned_updates, r.planned_updates) AS planned_updates,
+           coalesce(d.peak_learning_rate, r.peak_learning_rate) AS peak_learning_rate,
+           coalesce(d.min_learning_rate, r.min_learning_rate) AS min_learning_rate,
+           coalesce(d.schedule_unit, r.schedule_unit) AS schedule_unit,
+           coalesce(d.scheduler_steps_per_update, r.scheduler_steps_per_update) AS scheduler_steps_per_update,
+           coalesce(d.resumed_from_update, r.resumed_from_update) AS resumed_from_update)
+FROM run_records r LEFT JOIN declared d USING (run_id, launch, rank)
+QUALIFY row_number() OVER (PARTITION BY r.run_id, r.launch, r.rank ORDER BY r.place) = 1;
+
+INSERT INTO run_lines BY NAME
+SELECT lost.run_id, lost.launch, lost.launch_token, lost.rank,
+       CASE WHEN peer.data_parallel_size = peer.world_size THEN lost.rank END AS data_parallel_rank,
+       peer.* EXCLUDE (
+           run_id, launch, launch_token, rank, data_parallel_rank, tensor_rank, context_rank, sequence_rank,
+           pipeline_rank, shard_rank, replica_rank, versions, optimizer_state_step_at_attach,
+           scheduler_step_at_attach, started_at, file, line, place)
+FROM (SELECT run_id, launch, rank, min(token) AS launch_token FROM segments GROUP BY ALL) lost
+LEFT JOIN (FROM run_lines QUALIFY row_number() OVER (PARTITION BY run_id, launch ORDER BY rank) = 1) peer
+  ON peer.run_id = lost.run_id AND peer.launch = lost.launch
+WHERE NOT EXISTS (
+    FROM run_lines l WHERE l.run_id = lost.run_id AND l.launch = lost.launch AND l.rank = lost.rank);
+
+CREATE TEMP TABLE loss_stages AS
+SELECT l.run_id, l.launch, max(l.pipeline_rank) AS loss_stage
+FROM run_lines l JOIN update_records u USING (run_id, launch, rank)
+WHERE l.pipeline_size > 1 AND list_sum(u.valid_tokens) > 0
+GROUP BY ALL;
+
+CREATE TABLE runs AS
+WITH sized AS (
+    SELECT *, coalesce(tensor_size, 1) * coalesce(pipeline_size, 1) AS same_tokens,
+           coalesce(context_size, 1) * coalesce(sequence_size, 1) AS sample_parts
+    FROM run_lines
+)
+SELECT sized.* EXCLUDE (same_tokens, sample_parts), src.path, 'ledger' AS format,
+       CASE WHEN data_parallel_size >= 1 THEN data_parallel_size
+            WHEN world_size % nullif(same_tokens * sample_parts, 0) = 0
+            THEN world_size // nullif(same_tokens * sample_parts, 0)
+       END * sample_parts AS token_ranks,
+       coalesce(pipeline_rank = coalesce(loss_stage, pipeline_size - 1), true)
+           AND CASE WHEN data_parallel_rank IS NULL THEN coalesce(tensor_rank, 0) = 0
+                    ELSE row_number() OVER (
+                        PARTITION BY run_id, launch, data_parallel_rank, context_rank, sequence_rank, pipeline_rank
+                        ORDER BY tensor_rank, rank) = 1
+               END AS tokens_rank,
+       concat_ws('/', coalesce(tensor_rank, 0), coalesce(pipeline_rank, 0), coalesce(shard_rank, 0)) AS parameter_part
+FROM sized LEFT JOIN loss_stages USING (run_id, launch) LEFT JOIN sources src USING (run_id);
+
+-- updates: a row per run_id, launch, optimizer, attempt_id and rank --------------------------------------
+-- Every field of the update record, `<field>_nonfinite` for each DOUBLE and DOUBLE[], and
+--   applied                NOT optimizer_step_skipped
+--   word                   events with repeated groups written out; NULL where they cannot be
+--   closure                a closure ran inside the step
+--   lists_agree            all lists have one entry per micro-step; where not, the lists are NULL
+--   undeclared_terms       the loss has further terms that were not declared
+--   window_*               the list's sum over the record's micro-steps; NULL where one is unknown, or there is none
+--   weight_min, weight_max smallest and largest A1 / n of the micro-steps that have valid tokens
+--   weights_uniform        all micro-steps are uniform; NULL where one is unknown or its weights change sign
+--   wrapper, world_size, gradient_divisor, coordinates, token_ranks, tokens_rank, parameter_part   from runs
+-- A second record of the same rank and attempt stands in `duplicates`; what a later launch did again
+-- stands in `superseded`. Both have the same columns.
+
+CREATE TABLE updates AS
+WITH grouped AS (
+    -- 'fb{fb}61fbFB' is ['fb', 'fb}61fbFB']: what stands before, then a group, its copies, and what follows
+    SELECT *, CASE WHEN contains(events, '{') THEN list_transform(
+        string_split(events, '{'),
+        lambda part, i: CASE
+            WHEN i = 1 THEN {'copied': '', 'copies': 0, 'rest': part}
+            WHEN NOT regexp_matches(part, '^[^0-9}]*\}[0-9]') THEN {'copied': '', 'copies': 0, 'rest': '{'}
+            ELSE {'copied': regexp_extract(part, '^([^}]*)\}', 1),
+                  'copies': coalesce(TRY_CAST(regexp_extract(part, '\}([0-9]+)', 1) AS BIGINT), 4000000),
+                  'rest': regexp_replace(part, '^[^}]*\}[0-9]+', '')} END) END AS groups
+    FROM update_records
+),
+parsed AS (
+    SELECT * EXCLUDE (groups),
+           CASE WHEN groups IS NULL THEN events
+                WHEN list_sum(list_transform(groups, lambda g: least(g.copies, 4000000) * length(g.copied))) < 4000000
+                THEN array_to_string(list_transform(groups, lambda g: repeat(g.copied, g.copies) || g.rest), '')
+           END AS expanded,
+           CASE WHEN len(loss_weight) = len(valid_tokens)
+                THEN list_transform(list_zip(loss_weight, valid_tokens), lambda x: x[1] / nullif(x[2], 0))
+           END AS token_weights
+    FROM grouped
+)
+SELECT u.* EXCLUDE (token_weights, expanded),
+       NOT u.optimizer_step_skipped AS applied,
+       coalesce(len(list_filter(u.loss_terms, lambda t: t.declared IS NOT TRUE)) > 0, false) AS undeclared_terms,
+       CASE WHEN NOT regexp_matches(u.expanded, '[{}0-9]') THEN u.expanded END AS word,
+       contains(u.events, '(') AS closure,
+       list_total(u.valid_tokens) AS window_valid_tokens, list_total(u.loss_weight) AS window_loss_weight,
+       list_total(u.loss_weight_sq) AS window_loss_weight_sq, list_total(u.samples) AS window_samples,
+       list_total(u.input_positions) AS window_input_positions,
+       list_total(u.attended_positions) AS window_attended_positions,
+       list_total(u.masked_positions) AS window_masked_positions,
+       list_min(u.token_weights) AS weight_min, list_max(u.token_weights) AS weight_max,
+       CASE WHEN len(list_filter(list_zip(u.weight_uniform, u.valid_tokens),
+                                 lambda x: x[1] IS NULL AND x[2] IS DISTINCT FROM 0)) = 0
+            THEN coalesce(list_bool_and(u.weight_uniform), true) END AS weights_uniform,
+       r.wrapper, r.world_size, r.gradient_divisor, r.runtime, r.loss_unit, r.data_parallel_rank,
+       r.data_parallel_size, r.tensor_rank, r.tensor_size, r.context_rank, r.context_size, r.sequence_rank,
+       r.sequence_size, r.pipeline_rank, r.pipeline_size, r.shard_rank, r.shard_size, r.replica_rank,
+       r.replica_size, r.token_ranks, r.tokens_rank, r.parameter_part
+FROM parsed u LEFT JOIN runs r USING (run_id, launch, rank);
+
+CREATE TABLE duplicates AS
+SELECT u.* FROM updates u
+SEMI JOIN (SELECT run_id, launch, optimizer, attempt_id, rank FROM updates GROUP BY ALL HAVING count(*) > 1) again
+    USING (run_id, launch, optimizer, attempt_id, rank)
+QUALIFY row_number() OVER (PARTITION BY run_id, launch, optimizer, attempt_id, rank ORDER BY place) > 1;
+
+DELETE FROM updates WHERE place IN (SELECT place FROM duplicates);
+
+-- A launch continues after the updates that were done before its first. Where neither its ids nor a
+-- declaration tell how many those were, nothing is superseded.
+CREATE TABLE superseded AS
+WITH starts AS (
+    SELECT u.run_id, u.launch, u.optimizer,
+           greatest(
+               min(u.optimizer_update_id - (u.applied IS NOT FALSE)::BIGINT),
+               coalesce(max(r.resumed_from_update), 0)) AS done_before
+    FROM updates u JOIN runs r USING (run_id, launch, rank)
+    WHERE u.launch > 1 GROUP BY ALL
+)
+SELECT u.* FROM updates u
+SEMI JOIN (FROM starts WHERE done_before > 0) s
+  ON s.run_id = u.run_id AND s.optimizer = u.optimizer AND s.launch > u.launch
+ AND u.optimizer_update_id > s.done_before;
+
+DELETE FROM updates WHERE place IN (SELECT place FROM superseded);
+
+-- microbatches: a row per micro-step that was kept --------------------------------------------------------
+--   micro_step             its place in the window, from 1
+--   n, loss_weight, loss_weight_sq, weight_uniform   valid tokens, A1, A2, whether all positions weigh the same
+--   w                      A1 / n, the weight of one token; NULL where n is 0
+--   loss, loss_scale, samples, ..._positions, data_digest   its entries of the update's lists
+--   microbatches, applied, closure, tokens_rank, grad_rescale, gradient_divisor   its update's
+
+CREATE TABLE microbatches AS
+SELECT *, loss_weight / nullif(n, 0) AS w
+FROM (
+    SELECT run_id, launch, optimizer, attempt_id, rank,
+           unnest(range(1, 1 + coalesce(
+               len(valid_tokens), len(loss_weight), len(loss), len(samples), len(input_positions), len(data_digest),
+               least(microbatches, 65536)))) AS micro_step,
+           microbatches, applied, closure, tokens_rank, grad_rescale, gradient_divisor,
+           unnest(valid_tokens) AS n, unnest(loss_weight) AS loss_weight, unnest(loss_weight_sq) AS loss_weight_sq,
+           unnest(weight_uniform) AS weight_uniform, unnest(loss) AS loss, unnest(loss_scale) AS loss_scale,
+           unnest(samples) AS samples, unnest(input_positions) AS input_positions,
+           unnest(attended_positions) AS attended_positions, unnest(masked_positions) AS masked_positions,
+           unnest(data_digest) AS data_digest
+    FROM updates
+);
+
+-- marks: a row per mark, with every field of its record ----------------------------------------------------
+
+CREATE TABLE marks AS FROM mark_records;
+
+-- windows: a row per run_id, launch, optimizer and attempt_id, over all ranks ------------------------------
+--   optimizer_update_id, epoch, time       the largest
+--   applied                true where all ranks applied, false where all skipped, else NULL
+--   ranks, applied_ranks, skipped_ranks    how many; ranks_missing: which of the world wrote no record
+--   token_ranks, complete  R; whether each of these ranks wrote a record
+--   wrapper, gradient_divisor, runtime, loss_unit ('token' where unknown), world_size   of the launch
+--   closure                a closure ran inside the step of a rank
+--   microbatches, microbatches_min, discarded_microbatches   the largest and the smallest over ranks
+--   accumulation_steps     declared, else the number that 90 % of the launch's windows have
+--   accumulation_inferred  it is the latter
+--   word                   of the lowest rank that wrote one
+--   valid_tokens, loss_weight, loss_weight_sq   N and the sums of A1 and A2; NULL where a rank is unknown
+--   total_weight           T; NULL where N is 0 and where weights change sign
+--   distortion_min/max     d of the micro-steps; NULL where weights are not uniform
+--   equivalent_batch       Kish's
+--   tolerance              of T and d, by weight_dtype
+--   samples, ..._positions sums; NULL where a rank is unknown
+--   previous_*             of attempt_id - 1; previous_full_applied: it was a whole window and applied
+--   full_weight            T of the last whole window before that was applied
+--   epoch_changed          against the window before
+--   data_ended             the data ended in this window, in the one before or between
+--   data_watched           the run's records tell of epochs or of the end of the data
+--   weight_cause           right, tail, the name of the factor that fits best, or unexplained
+--   weight_factors, weight_factor   the names of all factors that fit; the value of the best
+--   unscored_positions, unscored_kind   x of N/(N+x) where that fits, and what it counts
+--   grad_norm_min/max      of grad_norm_after_clip where it is global
+--   param_digests          distinct digests among ranks with the same parameters; NULL where none compare
+--   probe_spread           largest difference of probe_gradient among them, as a share of its largest entry
+--   learning_rate_min/max, scheduler_step_min/max, loss_unobserved (max), several_terms (undeclared ones),
+--   reported_global_step, global_valid_tokens_in_update, cumulative_train_tokens, reported_loss (max)
+-- Weights and norms are NULL where every rank skipped.
+
+CREATE TEMP TABLE layouts AS
+SELECT run_id, launch, max(world_size) AS world_size, max(token_ranks) AS token_ranks, min(wrapper) AS wrapper,
+       min(runtime) AS runtime, coalesce(min(loss_unit), 'token') AS loss_unit,
+       CASE WHEN bool_and(gradient_divisor > 0) AND count(gradient_divisor) = count(*) THEN max(gradient_divisor) END
+           AS gradient_divisor,
+       max(context_size) AS cp, max(sequence_size) AS sp, max(accumulation_steps) AS declared_at_attach
+FROM runs GROUP BY run_id, launch;
+
+CREATE TEMP TABLE joined AS
+SELECT run_id, launch, optimizer, attempt_id,
+       max(optimizer_update_id) AS optimizer_update_id, max(epoch) AS epoch, max(time) AS time,
+       count(*) AS ranks, count(*) FILTER (applied) AS applied_ranks, count(*) FILTER (NOT applied) AS skipped_ranks,
+       count(*) FILTER (tokens_rank) AS token_ranks_present,
+       bool_or(closure) AS closure, arg_min(word, rank) AS word, bool_or(contains(word, '|')) AS data_ends_inside,
+       max(microbatches) AS microbatches, min(microbatches) AS microbatches_min,
+       max(discarded_microbatches) AS discarded_microbatches, max(accumulation_steps) AS declared_steps,
+       rank_total(window_valid_tokens, tokens_rank) AS n, rank_total(window_loss_weight, tokens_rank) AS a1,
+       rank_total(window_loss_weight_sq, tokens_rank) AS a2,
+       rank_total(window_loss_weight * grad_rescale, tokens_rank) AS rescaled_a1,
+       min(weight_min * grad_rescale) FILTER (tokens_rank) AS w_min,
+       max(weight_max * grad_rescale) FILTER (tokens_rank) AS w_max,
+       rank_total(weights_uniform::BIGINT, tokens_rank) = count(*) FILTER (tokens_rank) AS weight_uniform,
+       any_value(weight_source) AS weight_source, any_value(weight_dtype) AS weight_dtype,
+       bool_and(ends_with(weight_dtype, '32') OR ends_with(weight_dtype, '64')) AS exact_weights,
+       max(loss_unobserved) AS loss_unobserved, bool_or(undeclared_terms) AS several_terms,
+       -- the ranks of a sample's parts see the same rows
+       rank_total(if(coalesce(context_rank, 0) = 0 AND coalesce(sequence_rank, 0) = 0, window_samples, 0), tokens_rank)
+           AS rows_seen,
+       rank_total(window_input_positions, tokens_rank) AS input_seen,
+       rank_total(window_attended_positions, tokens_rank) AS attended_seen,
+       rank_total(window_masked_positions, tokens_rank) AS masked_seen,
+       min(learning_rate) AS learning_rate_min, max(learning_rate) AS learning_rate_max,
+       min(grad_norm_after_clip) FILTER (grad_norm_after_scope = 'global') AS norm_min,
+       max(grad_norm_after_clip) FILTER (grad_norm_after_scope = 'global') AS norm_max,
+       min(scheduler_step) AS scheduler_step_min, max(scheduler_step) AS scheduler_step_max,
+       max(reported_global_step) AS reported_global_step,
+       max(global_valid_tokens_in_update) AS global_valid_tokens_in_update,
+       max(cumulative_train_tokens) AS cumulative_train_tokens, max(reported_loss) AS reported_loss
+FROM updates
+GROUP BY run_id, launch, optimizer, attempt_id;
+
+CREATE TEMP TABLE missing AS
+SELECT * EXCLUDE (present, world_size), list_filter(range(world_size), lambda x: NOT list_contains(present, x))
+           AS ranks_missing
+FROM (
+    SELECT j.run_id, j.launch, j.optimizer, j.attempt_id, any_value(l.world_size) AS world_size, list(u.rank) AS present
+    FROM joined j
+    JOIN layouts l ON l.run_id = j.run_id AND l.launch = j.launch AND j.ranks < l.world_size AND l.world_size <= 100000
+    JOIN updates u
+      ON u.run_id = j.run_id AND u.launch = j.launch AND u.optimizer = j.optimizer AND u.attempt_id = j.attempt_id
+    GROUP BY ALL
+);
+
+CREATE TEMP TABLE inferred AS
+SELECT run_id, launch, optimizer, arg_max(microbatches, windows) AS inferred_steps
+FROM (
+    SELECT run_id, launch, optimizer, microbatches, count(*) AS windows,
+           sum(count(*)) OVER (PARTITION BY run_id, launch, optimizer) AS all_windows
+    FROM joined WHERE microbatches > 0 GROUP BY run_id, launch, optimizer, microbatches
+)
+GROUP BY run_id, launch, optimizer
+HAVING max(windows) >= 0.9 * any_value(all_windows);
+
+CREATE TEMP TABLE ended AS
+SELECT DISTINCT j.run_id, j.launch, j.optimizer, j.attempt_id
+FROM (SELECT DISTINCT run_id, launch, optimizer, attempt_id + unnest([1, 2]) AS attempt_id
+      FROM marks WHERE kind IN ('end_of_data', 'epoch_end')) e
+JOIN joined j
+  ON j.run_id = e.run_id AND j.launch = e.launch AND j.attempt_id = e.attempt_id
+ AND j.optimizer = coalesce(e.optimizer, j.optimizer);
+
+CREATE TEMP TABLE watched AS
+SELECT run_id FROM joined WHERE epoch IS NOT NULL OR data_ends_inside
+UNION SELECT run_id FROM marks WHERE kind IN ('end_of_data', 'epoch_end');
+
+CREATE TEMP TABLE digests AS
+SELECT run_id, launch, optimizer, attempt_id, max(distinct_digests) AS param_digests
+FROM (
+    SELECT run_id, launch, optimizer, attempt_id, count(DISTINCT param_digest) AS distinct_digests
+    FROM updates WHERE param_digest IS NOT NULL
+    GROUP BY run_id, launch, optimizer, attempt_id, parameter_part HAVING count(*) > 1
+)
+GROUP BY run_id, launch, optimizer, attempt_id;
+
+-- The slices are compared entry by entry only where they differ at all.
+CREATE TEMP TABLE probes AS
+WITH slices AS (
+    SELECT run_id, launch, optimizer, attempt_id, parameter_part, probe_parameter, len(probe_gradient) AS length,
+           min(hash(probe_gradient)) = max(hash(probe_gradient)) AS equal
+    FROM updates WHERE len(probe_gradient) > 0
+    GROUP BY ALL HAVING count(*) > 1
+),
+entries AS (
+    SELECT u.run_id, u.launch, u.optimizer, u.attempt_id, u.parameter_part, u.probe_parameter,
+           unnest(u.probe_gradient) AS entry, unnest(range(len(u.probe_gradient))) AS entry_place
+    FROM updates u
+    SEMI JOIN (FROM slices WHERE NOT equal) s
+      ON s.run_id = u.run_id AND s.launch = u.launch AND s.optimizer = u.optimizer AND s.attempt_id = u.attempt_id
+     AND s.parameter_part = u.parameter_part AND s.probe_parameter IS NOT DISTINCT FROM u.probe_parameter
+     AND s.length = len(u.probe_gradient)
+),
+spreads AS (
+    SELECT run_id, launch, optimizer, attempt_id, coalesce(max(span) / nullif(max(size), 0), 0) AS spread
+    FROM (
+        SELECT run_id, launch, optimizer, attempt_id, parameter_part, probe_parameter, entry_place,
+               max(entry) - min(entry) AS span, max(abs(entry)) AS size
+        FROM entries GROUP BY ALL HAVING count(entry) > 1
+    )
+    GROUP BY run_id, launch, optimizer, attempt_id, parameter_part, probe_parameter
+    UNION ALL
+    SELECT run_id, launch, optimizer, attempt_id, 0.0 FROM slices WHERE equal
+)
+SELECT run_id, launch, optimizer, attempt_id, max(spread) AS probe_spread FROM spreads GROUP BY ALL;
+
+CREATE TEMP TABLE weighed AS
+WITH judged AS (
+    SELECT j.*, l.* EXCLUDE (run_id, launch, declared_at_attach),
+           coalesce(j.declared_steps, l.declared_at_attach) AS declared,
+           coalesce(declared, i.inferred_steps) AS accumulation_steps,
+           declared IS NULL AND i.inferred_steps IS NOT NULL AS accumulation_inferred,
+           CASE WHEN applied_ranks = ranks THEN true WHEN skipped_ranks = ranks THEN false END AS applied,
+           applied IS NOT FALSE AS weighs,
+           token_ranks_present = token_ranks AS complete,
+           if(exact_weights, 0.002::DOUBLE, 0.01::DOUBLE) AS tolerance,
+           if(complete, n, NULL) AS valid_tokens,
+           if(complete AND weighs, a1, NULL) AS loss_weight,
+           if(complete AND weighs, a2, NULL) AS loss_weight_sq,
+           if(complete AND weighs AND weight_uniform IS NOT NULL AND n IS DISTINCT FROM 0,
+              rescaled_a1 / gradient_divisor, NULL) AS total_weight,
+           if(weight_uniform AND total_weight IS NOT NULL, n / gradient_divisor, NULL) AS tokens_per_weight
+    FROM joined j LEFT JOIN layouts l USING (run_id, launch) LEFT JOIN inferred i USING (run_id, launch, optimizer)
+)
+SELECT *, applied AND microbatches >= accumulation_steps AS full_applied,
+       lag(attempt_id) OVER rows_before = attempt_id - 1 AS follows,
+       lag(total_weight) OVER rows_before AS weight_before,
+       lag(microbatches) OVER rows_before AS microbatches_before,
+       lag(accumulation_steps) OVER rows_before AS steps_before,
+       lag(full_applied) OVER rows_before AS full_applied_before,
+       epoch <> lag(epoch) OVER rows_before AS epoch_changed,
+       data_ends_inside IS TRUE OR lag(data_ends_inside) OVER rows_before IS TRUE AS data_ends_near,
+       last_value(CASE WHEN full_applied AND total_weight > 0 THEN total_weight END IGNORE NULLS)
+           OVER (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id
+                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS full_weight,
+       w_min * tokens_per_weight AS distortion_min, w_max * tokens_per_weight AS distortion_max,
+       if(complete, rows_seen, NULL)::BIGINT AS samples, if(complete, input_seen, NULL)::BIGINT AS input_positions,
+       if(complete, attended_seen, NULL)::BIGINT AS attended_positions,
+       if(complete, masked_seen, NULL)::BIGINT AS masked_positions,
+       if(weighs, norm_min, NULL) AS grad_norm_min, if(weighs, norm_max, NULL) AS grad_norm_max
+FROM judged
+WINDOW rows_before AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id);
+
+-- What explains a T that is not 1: a tail divided by the full count, positions without loss in the
+-- denominator, or a structural factor. With G = 4, W = 2 a T of 0.5 fits 1/W alone; where both are 2 it fits two.
+CREATE TEMP TABLE fitted AS
+WITH wrong AS (
+    SELECT run_id, launch, optimizer, attempt_id, total_weight AS t, tolerance, weight_uniform, valid_tokens AS n,
+           samples, input_positions, attended_positions, masked_positions, cp, sp,
+           accumulation_steps::DOUBLE AS g, microbatches::DOUBLE AS m, gradient_divisor AS w, token_ranks::DOUBLE AS r,
+           discarded_microbatches, m < g IS TRUE AS short, total_weight / coalesce(full_weight, 1) AS ratio
+    FROM weighed
+    WHERE abs(total_weight - 1) > tolerance
+)
+SELECT *,
+       list_filter(
+           [{'name': 'G', 'value': g}, {'name': '1/G', 'value': 1 / g},
+            {'name': 'W', 'value': w}, {'name': '1/W', 'value': 1 / w},
+            {'name': 'R', 'value': if(r <> w, r, NULL)}, {'name': '1/R', 'value': if(r <> w, 1 / r, NULL)},
+            {'name': 'G*W', 'value': if(w <> 1, g * w, NULL)},
+            {'name': 'G*R', 'value': if(r <> w AND r <> 1, g * r, NULL)},
+            {'name': '1/(G*W)', 'value': if(w <> 1, 1 / (g * w), NULL)},
+            {'name': 'cp', 'value': cp::DOUBLE}, {'name': '1/cp', 'value': 1::DOUBLE / cp},
+            {'name': 'sp', 'value': sp::DOUBLE}, {'name': '1/sp', 'value': 1::DOUBLE / sp},
+            {'name': 'm', 'value': if(short, m, NULL)}, {'name': '1/m', 'value': if(short, 1 / m, NULL)},
+            {'name': 'm*W', 'value': if(short AND w <> 1, m * w, NULL)},
+            {'name': 'm*R', 'value': if(short AND r <> w AND r <> 1, m * r, NULL)},
+            {'name': '1/(m*W)', 'value': if(short AND w <> 1, 1 / (m * w), NULL)}],
+           lambda f: fits(t, f.value, tolerance)) AS factors,
+       list_filter(
+           [{'kind': 'masked_positions', 'x': masked_positions::DOUBLE},
+            {'kind': 'input_positions', 'x': input_positions - n},
+            {'kind': 'attended_positions', 'x': attended_positions - n},
+            {'kind': 'samples', 'x': samples::DOUBLE}],
+           lambda u: weight_uniform AND n > 0 AND u.x > 0 AND fits(t, n / (n + u.x), tolerance)) AS unscored,
+       short AND m > 0 AND t > 0 AND coalesce(discarded_microbatches, 0) = 0
+           -- nothing was divided at all, neither by the micro-steps nor by the tokens
+           AND len(list_filter([m, m * w, m * r, n, n / w, n / r], lambda f: abs(t / f - 1) <= tolerance)) = 0
+           AND if(weight_uniform, abs(ratio - m / g) < abs(ratio - 1), abs(ratio * g / m - 1) <= tolerance)
+           AS short_share
+FROM wrong;
+
+-- A denominator with x positions too many fits nearly every window that is wrong; a coefficient meets it by chance.
+CREATE TEMP TABLE usual AS
+SELECT run_id, launch, optimizer, list(kind) AS kinds
+FROM (
+    SELECT run_id, launch, optimizer, kind
+    FROM (SELECT run_id, launch, optimizer, all_windows, unnest(list_transform(unscored, lambda u: u.kind)) AS kind
+          FROM (SELECT *, count(*) OVER (PARTITION BY run_id, launch, optimizer) AS all_windows
+                FROM fitted WHERE NOT short_share))
+    GROUP BY ALL HAVING count(*) >= 0.9 * any_value(all_windows)
+)
+GROUP BY ALL;
+
+CREATE TEMP TABLE explained AS
+WITH kept AS (
+    SELECT f.*, list_filter(f.unscored, lambda u: list_contains(kinds, u.kind)) AS usual_unscored
+    FROM fitted f LEFT JOIN usual USING (run_id, launch, optimizer)
+),
+nearest AS (
+    SELECT *,
+           CASE WHEN usual_unscored[1].kind = 'masked_positions' THEN usual_unscored[1]
+                ELSE list_sort(list_transform(
+                    usual_unscored, lambda u, i: {'fit': off(t * (n + u.x) / n), 'order': i, 'u': u}))[1].u
+           END AS chosen,
+           struct_extract(chosen, 'x') AS unscored_positions, struct_extract(chosen, 'kind') AS unscored_kind,
+           if(chosen IS NULL, factors,
+              list_append(factors, {'name': 'N/(N+x)', 'value': n / (n + unscored_positions)})) AS fitting
+    FROM kept
+)
+SELECT run_id, launch, optimizer, attempt_id, unscored_positions, unscored_kind,
+       list_transform(fitting, lambda f: f.name) AS weight_factors,
+       list_sort(list_transform(fitting, lambda f, i: {'fit': off(t / f.value), 'order': i, 'f': f}))[1].f AS best,
+       CASE WHEN NOT short_share THEN struct_extract(best, 'name')
+            WHEN chosen IS NULL THEN 'tail' ELSE 'N/(N+x)' END AS cause
+FROM nearest;
+
+CREATE TABLE windows AS
+SELECT w.run_id, w.launch, w.optimizer, w.attempt_id, w.optimizer_update_id, w.epoch, w.time,
+       w.applied, w.applied_ranks, w.skipped_ranks, w.ranks, w.world_size,
+       if(w.ranks >= w.world_size, [], missing.ranks_missing) AS ranks_missing, w.complete, w.token_ranks,
+       w.wrapper, w.gradient_divisor, w.runtime, w.loss_unit, w.closure, w.word,
+       w.microbatches, w.microbatches_min, w.discarded_microbatches, w.accumulation_steps, w.accumulation_inferred,
+       w.valid_tokens, w.loss_weight, w.loss_weight_sq, w.total_weight, w.distortion_min, w.distortion_max,
+       w.weight_uniform, w.weight_source, w.weight_dtype, w.tolerance, w.loss_unobserved, w.several_terms,
+       w.loss_weight * w.loss_weight / nullif(w.loss_weight_sq, 0) AS equivalent_batch,
+       w.samples, w.input_positions, w.attended_positions, w.masked_positions,
+       if(w.follows, w.weight_before, NULL) AS previous_total_weight,
+       if(w.follows, w.microbatches_before, NULL) AS previous_microbatches,
+       if(w.follows, w.steps_before, NULL) AS previous_accumulation_steps,
+       if(w.follows, w.full_applied_before, NULL) AS previous_full_applied,
+       w.full_weight, w.epoch_changed, w.data_ends_near OR ended.attempt_id IS NOT NULL AS data_ended,
+       w.run_id IN (SELECT run_id FROM watched) AS data_watched,
+       CASE WHEN abs(w.total_weight - 1) <= w.tolerance THEN 'right'
+            WHEN w.total_weight IS NOT NULL THEN coalesce(x.cause, 'unexplained') END AS weight_cause,
+       if(w.total_weight IS NULL, NULL, coalesce(x.weight_factors, [])) AS weight_factors,
+       x.best.value AS weight_factor, x.unscored_positions, x.unscored_kind,
+       w.learning_rate_min, w.learning_rate_max, w.grad_norm_min, w.grad_norm_max,
+       w.scheduler_step_min, w.scheduler_step_max, digests.param_digests, probes.probe_spread,
+       w.reported_global_step, w.global_valid_tokens_in_update, w.cumulative_train_tokens, w.reported_loss
+FROM weighed w
+LEFT JOIN explained x USING (run_id, launch, optimizer, attempt_id)
+LEFT JOIN missing USING (run_id, launch, optimizer, attempt_id)
+LEFT JOIN ended USING (run_id, launch, optimizer, attempt_id)
+LEFT JOIN digests USING (run_id, launch, optimizer, attempt_id)
+LEFT JOIN probes USING (run_id, launch, optimizer, attempt_id);
+
+DROP MACRO list_total; DROP MACRO rank_total; DROP MACRO fits; DROP MACRO off; DROP VIEW run_records;
+DROP VIEW update_records; DROP VIEW mark_records;
+DROP TABLE declared; DROP TABLE run_lines; DROP TABLE loss_stages; DROP TABLE layouts; DROP TABLE joined;
+DROP TABLE missing; DROP TABLE inferred; DROP TABLE ended; DROP TABLE watched; DROP TABLE digests;
+DROP TABLE probes; DROP TABLE weighed; DROP TABLE fitted; DROP TABLE usual; DROP TABLE explained;
+DROP TABLE records; DROP TABLE segments; DROP TABLE files; DROP TABLE sources;

@@ -1,0 +1,117 @@
+/*
+code = "ACC201"
+name = "step-inside-window"
+severity = "error"
+since = "0.1.0"
+scope = "pair"
+scope_is_empty = "no window followed another without a closure"
+needs = ["microbatches", "accumulation_steps"]
+explains = ["ACC101", "ACC104"]
+summary = "the optimizer stepped before the window was full"
+why = '''
+The optimizer steps on every micro-step, or somewhere in the middle of a window. What was meant as one
+update over G micro-steps becomes several small ones: the later gradients are taken at parameters that have
+already moved, momentum and the second moment of Adam see noisier gradients, weight decay is applied once
+for each, and the schedule, if it follows the steps, runs ahead. The batch is a fraction of what was
+declared.
+'''
+example = '''
+f(x) = x^2/2 from x = 2, where the gradient is x. One step of 0.2 gives 2 - 0.2 * 2 = 1.6. Two steps of 0.1
+give 2 - 0.1 * 2 = 1.8 and then 1.8 - 0.1 * 1.8 = 1.62: the second gradient was taken somewhere else.
+'''
+fix = '''
+Step only after the last micro-step of a window.
+
+Hand-written loop: `if (i + 1) % G == 0 or i + 1 == len(loader)` around clip, step, schedule and zero_grad.
+DDP: the same condition must also end no_sync.
+FSDP: the same.
+Trainer: keep gradient_accumulation_steps in the arguments, not in a callback that steps.
+Accelerate: step through the prepared optimizer inside accelerator.accumulate(model).
+Lightning: in manual optimization guard opt.step() yourself.
+DeepSpeed: let the engine step; its configured count is the window.
+
+Optimizers that step in a hook of backward (fused backward, layer-wise updates) cannot accumulate: do
+without them, or with G = 1.
+'''
+not_a_fault_when = '''
+One short window is a tail, or a micro-step that was skipped for a non-finite loss; two in a row count only
+where they fit into one window, or where no window of the launch was ever full. A window before which the
+data ended is the first of a new epoch, so epochs shorter than G pass where the dataloader is given to
+attach. Without it an epoch shorter than G looks the same: a warning, unless the weights are wrong as well.
+The same holds for G = 2 beside full windows, where two skipped micro-steps look like a step between. Steps
+that run a closure (LBFGS, SAM), and steps without a backward, are left out. Windows that are filled up to a
+number of tokens have no G: do not declare accumulation_steps for them; an inferred G is not judged.
+'''
+references = [
+    "jiaweizzhao/GaLore#78",
+    "pytorch/pytorch#124523",
+    "huggingface/accelerate#2790",
+]
+*/
+WITH steps AS (
+    SELECT *,
+           microbatches + discarded_microbatches AS held
+    FROM windows
+    WHERE closure IS NOT TRUE
+      AND (microbatches + discarded_microbatches > 0) IS NOT FALSE
+),
+pairs AS (
+    SELECT *,
+           lag(held) OVER attempts AS held_before,
+           lag(accumulation_steps) OVER attempts AS steps_before,
+           lag(attempt_id) OVER attempts IS NOT DISTINCT FROM attempt_id - 1 AS paired,
+           bool_or(held >= accumulation_steps) OVER (PARTITION BY run_id, launch, optimizer) AS some_full
+    FROM steps
+    WINDOW attempts AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id)
+),
+seconds AS (
+    SELECT *,
+           CASE
+               WHEN NOT paired THEN FALSE
+               WHEN accumulation_inferred IS NOT TRUE
+               THEN held < accumulation_steps
+                    AND held_before < steps_before
+                    AND (held + held_before <= accumulation_steps OR NOT some_full)
+                    AND data_ended IS NOT TRUE
+                    AND epoch_changed IS NOT TRUE
+           END AS stepped_again
+    FROM pairs
+),
+judged AS (
+    SELECT *,
+           lead(held) OVER attempts AS held_after,
+           lead(paired) OVER attempts IS TRUE AS paired_after,
+           CASE WHEN lead(paired) OVER attempts THEN lead(stepped_again) OVER attempts ELSE FALSE END
+               AS will_step_again
+    FROM seconds
+    WINDOW attempts AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id)
+)
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       NULL AS rank,
+       -- Both windows of a pair are short.
+       stepped_again OR will_step_again AS fault,
+       CASE
+           WHEN weight_cause NOT IN ('right', 'unexplained') THEN 'error'
+           WHEN data_watched AND (accumulation_steps > 2 OR NOT some_full) THEN 'error'
+           ELSE 'warning'
+       END AS severity,
+       held AS observed,
+       accumulation_steps AS expected,
+       format(
+           'the optimizer stepped after {} and again after {} of {} micro-steps{}',
+           CASE WHEN will_step_again THEN held ELSE held_before END,
+           CASE WHEN will_step_again THEN held_after ELSE held END,
+           accumulation_steps,
+           CASE
+               WHEN NOT data_watched THEN '; no dataloader was given, so the data may have ended between'
+               WHEN accumulation_steps = 2 AND some_full
+               THEN '; micro-steps that the loop skipped would look the same'
+               ELSE ' in the middle of the data'
+           END
+       ) AS message
+FROM judged
+WHERE paired
+   OR paired_after

@@ -1,0 +1,1 @@
+"""Tests of accumaudit; `tests.records` and `tests.processes` help all of them."""

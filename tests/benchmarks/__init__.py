@@ -1,0 +1,1 @@
+"""Benchmarks: ratios of interleaved runs, printed and never asserted."""

@@ -1,0 +1,35 @@
+"""The public interface as a user's type checker sees it: mypy reads this file, nothing runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+import accumaudit
+
+
+def attaches(model: nn.Module, optimizer: Optimizer, scheduler: LRScheduler, log_dir: Path) -> None:
+    """A handle, usable in a with-statement or closed by hand; one optimizer or several."""
+    with accumaudit.attach(model, optimizer, scheduler=scheduler, log_dir=log_dir) as audit:
+        same: accumaudit.Audit = audit
+    other: accumaudit.Audit = accumaudit.attach(model, [optimizer, optimizer], log_dir="runs/first")
+    other.close()
+    same.close()
+
+
+def tells(audit: accumaudit.Audit, loss: Tensor) -> None:
+    """Numbers and tensors alike."""
+    audit.declare(accumulation_steps=4, planned_updates=100)
+    audit.report(global_valid_tokens=1024, global_step=3, loss=loss)
+    audit.observe_loss(loss, valid_tokens=loss.sum(), reduction="sum")
+    audit.mark("checkpoint", name="last.pt")
+
+
+def asks(audit: accumaudit.Audit) -> dict[str, float]:
+    """Plain values come back."""
+    audit.load_state_dict(audit.state_dict())
+    version: str = accumaudit.__version__
+    return audit.metrics() | {version: 0.0}
