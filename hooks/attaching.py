@@ -49,7 +49,8 @@ def attach(
         log_dir: the run's folder; each rank writes one file in it.
         accumulation_steps: micro-steps of a full window.
         max_grad_norm: limit of the gradient norm that the loop clips to.
-        dataloader: the iterable over the training data; its iterations are epochs.
+        dataloader: the iterable over the training data; its iterations are epochs, but for those without
+            gradients, which evaluate.
         gradient_divisor: what the sum of the ranks' gradients is divided by, where DDP does not tell.
         loss_coefficients: deliberate factor of each loss term, by name; the first term is "main".
         loss_unit: token or sample, a word for messages.
@@ -72,6 +73,9 @@ def attach(
     optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] * len(optimizers)
     _check_model(model, optimizers, schedulers)
+    for entry in schedulers:
+        if entry is not None and not callable(getattr(entry, "step", None)):
+            raise TypeError(f"accumaudit: scheduler is a {type(entry).__name__}, which has no method step")
     _check_options(scaler, dataloader, accumulation_steps, loss_unit, reduction)
     run = Path(log_dir)
     rank, world_size = global_rank()
@@ -100,10 +104,15 @@ def attach(
         loss_source=LossSource(model, labels, ignore_index, reduction),
     )
     recorder.writer = _open_ledger(ledger_path(run, rank, launch), head)
+    audit = Audit(recorder, Summary(run, recorder) if summary and rank == 0 else None)
     patches.install()
     session.recorders.append(recorder)
-    recorder.start()
-    return Audit(recorder, Summary(run, recorder) if summary and rank == 0 else None)
+    try:
+        recorder.start()
+    except BaseException:
+        audit.close()
+        raise
+    return audit
 
 
 def _check_model(model: nn.Module, optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> None:
@@ -142,7 +151,7 @@ def _check_options(
         raise ValueError(f"accumaudit: loss_unit is {loss_unit!r}; it is token or sample")
     if reduction not in ("mean", "sum"):
         raise ValueError(f"accumaudit: reduction is {reduction!r}; it is mean or sum")
-    if dataloader is not None and type(dataloader).__module__ == "builtins":
+    if dataloader is not None and not patches.watchable(dataloader, "__iter__"):
         raise TypeError(
             f"accumaudit: dataloader is a {type(dataloader).__name__}, whose iteration cannot be watched; "
             "give the DataLoader, or leave it out and call audit.mark('end_of_data') when the data ends"

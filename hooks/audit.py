@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import math
+import os
 import sys
+import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
@@ -41,6 +43,7 @@ class Audit:
         self._summary = summary
         if recorder is not None:
             atexit.register(self._exit)
+            _open_audits.add(self)
 
     # what the loop tells
 
@@ -168,12 +171,36 @@ class Audit:
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return
-        atexit.unregister(self._exit)
+        self._forget(recorder)
         recorder.stop()
+        recorder.finish(reason, finished)
+        if self._summary is not None:
+            self._summary.close()
+
+    def _forget(self, recorder: Recorder) -> None:
+        """Take away what stands in torch and in this process."""
+        atexit.unregister(self._exit)
+        _open_audits.discard(self)
+        recorder.unhook()
         if recorder in session.recorders:
             session.recorders.remove(recorder)
         if not session.recorders:
             patches.undo()
-        recorder.finish(reason, finished)
-        if self._summary is not None:
-            self._summary.close()
+
+    def _disown(self) -> None:
+        """In a forked child, such as a data worker: the run is the parent's, and so is what it says."""
+        recorder, self._recorder, self._summary = self._recorder, None, None
+        if recorder is not None:
+            self._forget(recorder)
+
+
+_open_audits: weakref.WeakSet[Audit] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for audit in list(_open_audits):
+        audit._disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-CHUNK: Final = 1 << 22
+CHUNK: Final = 1 << 20
 """Elements that are widened to 64 bits at a time, so that a large parameter needs no copy of its own."""
 
 _MIXER: Final = 0x1E3779B97F4A7C15
@@ -35,7 +35,8 @@ def digest_all(tensors: Sequence[Tensor]) -> Tensor | None:
     digests = [digest(tensor) for tensor in tensors if tensor.numel()]
     if not digests:
         return None
-    device = digests[0].device
+    # To the accelerator where there is one: the other way would have to be waited for.
+    device = max((entry.device for entry in digests), key=lambda device: device.type != "cpu")
     return digest(torch.stack([entry.to(device, non_blocking=True) for entry in digests]))
 
 
@@ -56,7 +57,8 @@ def _bits(tensor: Tensor) -> Tensor:
 
 def _chunk_digest(values: Tensor, start: int) -> Tensor:
     wide = values.to(torch.int64)
-    weighed = (wide * _odd_numbers(wide.numel(), wide.device)).sum()
+    room = 1 << max(10, (wide.numel() - 1).bit_length())
+    weighed = (wide * _odd_numbers(room, wide.device)[: wide.numel()]).sum()
     return weighed + wide.sum() * _signed(2 * start * _MIXER) if start else weighed
 
 
@@ -65,6 +67,7 @@ def _signed(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _odd_numbers(length: int, device: torch.device) -> Tensor:
+    """Kept for a few lengths, the powers of two: together twice the largest."""
     return torch.arange(1, 2 * length, 2, dtype=torch.int64, device=device) * _MIXER

@@ -5,11 +5,12 @@ A copy or a pickle of one does nothing: a deep-copied, averaged or saved model c
 
 from __future__ import annotations
 
-import functools
 import logging
 import weakref
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 log = logging.getLogger("accumaudit")
 
@@ -22,9 +23,24 @@ def _unpickled() -> Callable[..., None]:
     return inert
 
 
+def _never() -> bool:
+    return False
+
+
+_capturing: Callable[[], bool] = (
+    torch.cuda.is_current_stream_capturing if torch.backends.cuda.is_built() else _never
+)
+
+
+def unreal() -> bool:
+    """Whether torch compiles, traces or captures now: what runs is a program in the making, no training."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or _capturing()
+
+
 class Hook:
     """Calls `function`, but only for `owner` (where one is named) and only while it is this very object.
 
+    It does nothing while torch compiles, traces or captures the training as a graph.
     Whatever goes wrong inside is given to `on_fault` and never reaches the training.
     """
 
@@ -39,7 +55,8 @@ class Hook:
         if self._owner is not None and self._owner() is not first:
             return
         try:
-            self._function(first, *args, **kwargs)
+            if not unreal():
+                self._function(first, *args, **kwargs)
         except Exception as error:
             self._on_fault(error)
 
@@ -51,16 +68,3 @@ class Hook:
 
     def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
         return _unpickled, ()
-
-
-def guarded(method: Callable[..., None]) -> Callable[..., None]:
-    """A method of an object with `fault`: an exception inside is counted there and goes no further."""
-
-    @functools.wraps(method)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            method(self, *args, **kwargs)
-        except Exception as error:
-            self.fault(error)
-
-    return wrapper

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from accumaudit.hooks.digest import digest
 from accumaudit.hooks.window import Forward
 
 _MASKS = ("attention_mask", "padding_mask", "mask")
+_ENTRIES = 256  # of one container, that are looked at
 _LABELS = ("labels", "targets", "target", "y")
 
 
@@ -24,42 +27,54 @@ def argument_names(module: nn.Module) -> list[str]:
         return []
 
 
-def describe(letter: str, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Forward:
-    """A forward and its first input: the token ids where there are any, else the first tensor."""
-    forward = Forward(letter)
+def describe(
+    forward: Forward, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Note a forward's first input: the token ids where there are any, else the first tensor."""
     named = {name: value for name, value in _tensors(names, args, kwargs) if name not in _LABELS}
-    mask = next((named[name] for name in _MASKS if name in named), None)
+    mask = named.get("attention_mask")  # others mean now what is attended, now what is not
     inputs = [tensor for name, tensor in named.items() if name not in _MASKS]
     ids = next((tensor for tensor in inputs if tensor.dim() > 1 and _is_integer(tensor)), None)
     first = ids if ids is not None else next((tensor for tensor in inputs if tensor.dim() > 0), None)
     if first is None:
-        return forward
-    forward.samples = first.shape[0]
+        return
+    forward.samples = first.size(0)
     if ids is not None:
         forward.input_positions = ids.numel()
         if mask is not None and mask.numel() == ids.numel():
             forward.attended_positions = (mask != 0).sum()
-    if first.numel() and not first.is_sparse:
+    if first.layout == torch.strided and not first.is_nested and first.numel():
         with torch.no_grad():
             forward.digest = digest(first)
-    return forward
 
 
-def first_differentiable(output: Any, depth: int = 3) -> Tensor | None:
-    """The first tensor in a model's output that has a graph."""
+def differentiable(output: Any, depth: int = 3) -> Iterator[Tensor]:
+    """The tensors in a model's output that have a graph."""
     if isinstance(output, Tensor):
-        return output if output.grad_fn is not None else None
-    if depth == 0 or output is None or isinstance(output, (str, bytes)):
-        return None
-    entries = (
-        output.values()
-        if isinstance(output, Mapping)
-        else output
-        if isinstance(output, (list, tuple))
-        else ()
-    )
-    found = (first_differentiable(entry, depth - 1) for entry in entries)
-    return next((tensor for tensor in found if tensor is not None), None)
+        if output.grad_fn is not None:
+            yield output
+    elif depth:
+        for entry in islice(_entries(output), _ENTRIES):
+            yield from differentiable(entry, depth - 1)
+
+
+def _entries(output: Any) -> Iterable[Any]:
+    if isinstance(output, Mapping):
+        return output.values()
+    if isinstance(output, (list, tuple)):
+        return output
+    if is_dataclass(output):
+        return [getattr(output, field.name) for field in fields(output)]
+    return vars(output).values() if hasattr(output, "__dict__") else ()
+
+
+def lasting(tensor: Tensor) -> Tensor:
+    """The tensor itself, or the one that it is a view of.
+
+    A view's own node leaves the graph when the view is changed in place; that of its base stays.
+    """
+    base = tensor._base
+    return tensor if base is None or base.grad_fn is None else base
 
 
 def _is_integer(tensor: Tensor) -> bool:

@@ -116,6 +116,6 @@ def run_record(
 def _precision(parameters: Sequence[torch.Tensor]) -> str:
     names = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters})
     device = parameters[0].device.type
-    if torch.is_autocast_enabled(device):
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         names.append(f"autocast {str(torch.get_autocast_dtype(device)).removeprefix('torch.')}")
     return ", ".join(names)

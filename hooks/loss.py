@@ -40,7 +40,6 @@ class LossCall:
 
     def arrive(self, gradient: Tensor) -> None:
         """Note the gradient at the output; the arithmetic that can wait is left to the writer."""
-        gradient = gradient.detach()
         self.dtype = str(gradient.dtype).removeprefix("torch.")
         self.valid = self._valid_positions()
         if self.reduction == "none":
@@ -61,7 +60,7 @@ class LossCall:
     def _weigh_classes(self, class_weights: Tensor, valid: Tensor) -> None:
         if self.target is None:
             return
-        weights = class_weights.detach()[self.target.masked_fill(~valid, 0)]
+        weights = class_weights.detach()[self.target.masked_fill(~valid, 0).long()]
         counted = valid & (weights != 0)
         kept = torch.where(counted, weights, 0)
         self.numbers["class_sum"] = kept.sum()
@@ -72,7 +71,7 @@ class LossCall:
     def _arrive_unreduced(self, gradient: Tensor) -> None:
         weights = gradient
         if self.class_weights is not None and self.target is not None and self.valid is not None:
-            weights = gradient * self.class_weights.detach()[self.target.masked_fill(~self.valid, 0)]
+            weights = gradient * self.class_weights.detach()[self.target.masked_fill(~self.valid, 0).long()]
         counted = weights != 0 if self.valid is None else (weights != 0) & self.valid
         kept = torch.where(counted, weights, 0)
         self.numbers["weight"] = kept.sum(dtype=torch.float32)
@@ -81,9 +80,12 @@ class LossCall:
         self.numbers["explained"] = torch.where(counted, self.value * gradient, 0).sum(dtype=torch.float32)
         self.valid_tokens = counted.sum()
         self.valid = counted
+        self.value = self.numbers["loss_sum"]  # no longer one number a position
         self._note_extremes(weights, counted)
 
     def _note_extremes(self, weights: Tensor, counted: Tensor) -> None:
+        if not weights.numel():
+            return
         self.numbers["low"] = torch.where(counted, weights, torch.inf).min()
         self.numbers["high"] = torch.where(counted, weights, -torch.inf).max()
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.jit import _builtins
 from torch.nn.utils import clip_grad
 
+from accumaudit.hooks.handles import unreal
 from accumaudit.hooks.loss import LossCall, call_site, remember
 from accumaudit.hooks.session import session
 
@@ -45,6 +46,11 @@ class Patch:
         self._original, self._wrapper = original, wrapper
         setattr(self.owner, self.name, wrapper)
 
+    @property
+    def installed(self) -> bool:
+        """Whether the wrapper is there, be it under somebody else's."""
+        return self._wrapper is not None
+
     def undo(self) -> None:
         """Put the original back; where somebody has wrapped ours, it stays underneath and does nothing."""
         if self._wrapper is None or self.owner.__dict__.get(self.name) is not self._wrapper:
@@ -56,24 +62,31 @@ class Patch:
 
 
 def _quiet() -> bool:
-    return torch.compiler.is_compiling() or not session.recorders
+    return not session.recorders or unreal()
 
 
 def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
         if _quiet():
             return original(tensors, grad_tensors, *args, **kwargs)
+        tensors, grad_tensors = _kept(tensors), _kept(grad_tensors)
         with session.running_backward(tensors, grad_tensors):
             return original(tensors, grad_tensors, *args, **kwargs)
 
     return backward
 
 
+def _kept(values: Any) -> Any:
+    """An iterator's values, so that looking at them does not use it up; all else as it is."""
+    return tuple(values) if isinstance(values, Iterator) else values
+
+
 def _wrap_loss(original: Callable[..., Any]) -> Callable[..., Any]:
     def loss(*args: Any, **kwargs: Any) -> Any:
+        if _quiet():
+            return original(*args, **kwargs)  # the names of variables here would stand in a traced graph
         output = original(*args, **kwargs)
-        if not _quiet():
-            session.watch_loss(output, lambda tensor: remember(tensor, *args, **kwargs))
+        session.watch_loss(output, lambda tensor: remember(tensor, *args, **kwargs))
         return output
 
     return loss
@@ -81,9 +94,10 @@ def _wrap_loss(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _wrap_linear_loss(original: Callable[..., Any]) -> Callable[..., Any]:
     def linear_cross_entropy(*args: Any, **kwargs: Any) -> Any:
+        if _quiet():
+            return original(*args, **kwargs)
         outputs = original(*args, **kwargs)
-        if not _quiet():
-            session.watch_loss(outputs[0], lambda tensor: _remember_linear(tensor, args))
+        session.watch_loss(outputs[0], lambda tensor: _remember_linear(tensor, args))
         return outputs
 
     return linear_cross_entropy
@@ -142,24 +156,35 @@ class _WatchedIterator:
         try:
             return next(self._iterator)
         except StopIteration:
-            self._ended()
+            ended, self._ended = self._ended, _nothing
+            ended()
             raise
 
     def __len__(self) -> int:
         return len(self._iterator)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_iterator":
+            raise AttributeError(name)  # a copy in the making
         return getattr(self._iterator, name)
 
 
-def data_patch(data: object) -> Patch:
-    """For the class of an iterable over the training data."""
+def _nothing() -> None:
+    pass
+
+
+_class_patches: dict[tuple[type, str], Patch] = {}
+"""Of classes whose instances are watched: one for each, however many recorders watch."""
+
+
+def watch_data(data: object) -> None:
+    """Hear iterations over the data: its class is patched."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def iterate(self: Any) -> Any:
             iterator = original(self)
-            watchers = [recorder for recorder in session.recorders if recorder.reads(self)]
-            if not watchers:
+            # Without gradients it is an evaluation on the training data.
+            if not torch.is_grad_enabled() or not any(each.reads(self) for each in session.recorders):
                 return iterator
             session.each(lambda recorder: recorder.data_begins(self))
             return _WatchedIterator(
@@ -168,11 +193,11 @@ def data_patch(data: object) -> Patch:
 
         return iterate
 
-    return Patch(_defining_class(data, "__iter__"), "__iter__", wrap)
+    _watch_class(data, "__iter__", wrap)
 
 
-def scheduler_patch(scheduler: object) -> Patch:
-    """For the class of a scheduler whose steps cannot be seen by looking at it."""
+def watch_scheduler(scheduler: object) -> None:
+    """Hear a scheduler whose steps cannot be seen by looking at it: its class is patched."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -182,11 +207,24 @@ def scheduler_patch(scheduler: object) -> Patch:
 
         return step
 
-    return Patch(_defining_class(scheduler, "step"), "step", wrap)
+    _watch_class(scheduler, "step", wrap)
 
 
-def _defining_class(instance: object, method: str) -> type:
-    return next(cls for cls in type(instance).__mro__ if method in cls.__dict__)
+def _watch_class(instance: object, method: str, wrap: Wrap) -> None:
+    owner = next(cls for cls in type(instance).__mro__ if method in cls.__dict__)
+    patch = _class_patches.setdefault((owner, method), Patch(owner, method, wrap))
+    patch.install()
+
+
+def watchable(instance: object, method: str) -> bool:
+    """Whether the class of an object has a method that can be patched."""
+    for cls in type(instance).__mro__:
+        if method in cls.__dict__:
+            return bool(cls.__flags__ & _HEAP_TYPE) and not cls.__flags__ & _IMMUTABLE_TYPE
+    return False
+
+
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
 
 
 PATCHES = (
@@ -221,3 +259,7 @@ def undo() -> None:
     """Take every patch back."""
     for patch in (*PATCHES, *VERSION_PATCHES):
         patch.undo()
+    for place, patch in list(_class_patches.items()):
+        patch.undo()
+        if not patch.installed:
+            del _class_patches[place]

@@ -6,9 +6,10 @@ cleared or changed, in whatever way; copies of a small fixed slice, compared by 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +26,22 @@ class Change:
     after: Tensor
 
 
+class Candidate(NamedTuple):
+    """A parameter that may be polled."""
+
+    name: str
+    parameter: Tensor
+    in_rows: bool
+    """Its gradient may be empty but for some rows, as an embedding's."""
+
+
 class Probe:
     """The polled parameter and what was last seen of its gradient."""
 
-    def __init__(self, candidates: Sequence[tuple[str, Tensor]]) -> None:
-        self._candidates = candidates
-        self.name, self.parameter = candidates[-1]
-        self._known: tuple[int, int] | None = None
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self.candidates = candidates
+        self.name, self.parameter, self._in_rows = candidates[-1]
+        self._known: tuple[weakref.ref[Tensor], int] | None = None
         self.slice: Tensor | None = None
         """The gradient's slice when it was last looked at."""
         self.refresh()
@@ -39,15 +49,27 @@ class Probe:
     def refresh(self) -> None:
         """Take the gradient as it is now for known."""
         self._known = self._state()
-        self.slice = None if self.parameter.grad is None else dense_slice(self.parameter.grad)
+        self.slice = None if self.parameter.grad is None else self._slice_of(self.parameter.grad)
 
     def resync(self) -> None:
         """Take the gradient for known without a copy: after a step, whose own changes say nothing."""
         self._known = self._state()
 
-    def _state(self) -> tuple[int, int] | None:
+    def value(self) -> Tensor:
+        """The slice of the parameter itself."""
+        return self._slice_of(self.parameter)
+
+    def _slice_of(self, tensor: Tensor) -> Tensor:
+        return dense_slice(tensor, self._in_rows)
+
+    def _state(self) -> tuple[weakref.ref[Tensor], int] | None:
         gradient = self.parameter.grad
-        return None if gradient is None else (id(gradient), gradient._version)
+        return None if gradient is None else (weakref.ref(gradient), gradient._version)
+
+    def _is_known(self, gradient: Tensor) -> bool:
+        return (
+            self._known is not None and self._known[0]() is gradient and self._known[1] == gradient._version
+        )
 
     def cleared(self) -> bool:
         """Whether the gradient has gone since the last look."""
@@ -59,7 +81,7 @@ class Probe:
     def changed(self) -> Change | None:
         """What happened to the gradient since the last look, if anything did."""
         gradient = self.parameter.grad
-        if gradient is None or self._state() == self._known:
+        if gradient is None or self._is_known(gradient):
             return None
         before = self.slice
         self.refresh()
@@ -70,30 +92,40 @@ class Probe:
         if any(parameter is self.parameter for parameter in fired):
             return
         got = {id(parameter) for parameter in fired}
-        self.name, self.parameter = next(
-            ((name, parameter) for name, parameter in reversed(self._candidates) if id(parameter) in got),
-            (self.name, self.parameter),
-        )
+        found = next((entry for entry in reversed(self.candidates) if id(entry.parameter) in got), None)
+        if found is not None:
+            self.name, self.parameter, self._in_rows = found
 
 
-def dense_slice(tensor: Tensor) -> Tensor:
-    """A copy of up to 64 consecutive elements of a dense tensor's memory."""
+def dense_slice(tensor: Tensor, in_rows: bool = False) -> Tensor:
+    """A copy of up to 64 consecutive elements of a tensor's memory.
+
+    Args:
+        tensor: a parameter or its gradient.
+        in_rows: only some rows may be changed; the rows are added up then, so that all of them count.
+    """
     with torch.no_grad():
         plain = tensor.detach()
-        if plain.layout != torch.strided:
+        if plain.layout == torch.sparse_coo:
+            plain = plain._values()
+        elif plain.layout != torch.strided:
             plain = plain.to_dense()
+        if in_rows and plain.dim() > 1:
+            plain = plain.sum(0)
+        if 0 in plain.stride():  # expanded: less memory than elements
+            plain = plain.contiguous()
         length = min(SLICE, plain.numel())
         return torch.as_strided(plain, (length,), (1,), plain.storage_offset()).clone()
 
 
-def probe_candidates(model: nn.Module, parameters: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+def probe_candidates(model: nn.Module, parameters: Sequence[Tensor]) -> list[Candidate]:
     """The parameters that may be polled, the best one last.
 
     Rows of an embedding get no gradient where their token does not occur, so embeddings come first;
     vectors (norms, biases) get one in every element and are small, so they come last.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    sparse = {
+    in_rows = {
         id(parameter)
         for module in model.modules()
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
@@ -102,9 +134,9 @@ def probe_candidates(model: nn.Module, parameters: Sequence[Tensor]) -> list[tup
     usable = [parameter for parameter in parameters if parameter.requires_grad and parameter.numel()]
 
     def fitness(parameter: Tensor) -> tuple[bool, bool, bool]:
-        return id(parameter) not in sparse, parameter.dim() == 1, parameter.numel() >= SLICE
+        return id(parameter) not in in_rows, parameter.dim() == 1, parameter.numel() >= SLICE
 
     return [
-        (names.get(id(p), f"parameter {i}"), p)
+        Candidate(names.get(id(p), f"parameter {i}"), p, id(p) in in_rows)
         for i, p in sorted(enumerate(usable), key=lambda e: fitness(e[1]))
     ]

@@ -6,8 +6,10 @@ import functools
 import inspect
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,10 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from accumaudit.hooks import patches
 from accumaudit.hooks.handles import Hook
-from accumaudit.hooks.inputs import argument_names, describe, first_differentiable
+from accumaudit.hooks.inputs import argument_names, describe, differentiable, lasting
 from accumaudit.hooks.loss import LossCall, call_site
-from accumaudit.hooks.patches import Patch, data_patch, scheduler_patch
+from accumaudit.hooks.running import Running
 from accumaudit.hooks.schedule import moves_unseen
 from accumaudit.hooks.session import session
 from accumaudit.hooks.settle import Settler
@@ -52,9 +55,10 @@ class LossSource:
         """The scalar that the model returned, as a loss call; None where labels are not declared."""
         if self._signature is None or self._labels is None:
             return None
-        loss = output if isinstance(output, Tensor) else first_differentiable(output)
+        named = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        loss = named if isinstance(named, Tensor) else next(differentiable(output), None)
         target = self._signature.bind(*args, **kwargs).arguments.get(self._labels)
-        if loss is None or loss.numel() != 1 or not isinstance(target, Tensor):
+        if loss is None or loss.grad_fn is None or loss.numel() != 1 or not isinstance(target, Tensor):
             return None
         return loss, LossCall(
             site=("model", 0, 0),
@@ -93,9 +97,9 @@ class Recorder:
         self._dataloader = dataloader
         self._loss_source = loss_source
         self._argument_names = argument_names(inner_module(model))
-        self._running: list[Forward | None] = []
+        self._running = Running()
         self._handles: list[Any] = []
-        self._patches: list[Patch] = []
+        self._parameter_handles: dict[int, list[Any]] = {}
 
     # life
 
@@ -115,7 +119,7 @@ class Recorder:
             )
             self._keep(
                 inner.register_forward_hook(
-                    self._hook(self._inner_ended, inner), with_kwargs=True, always_call=True
+                    self._hook(self._forward_ended, inner), with_kwargs=True, always_call=True
                 )
             )
         for track in self.tracks:
@@ -123,9 +127,9 @@ class Recorder:
         self._keep(register_optimizer_step_post_hook(self._hook(self._other_stepped)))
         for scheduler in {id(t.schedule.scheduler): t.schedule.scheduler for t in self.tracks}.values():
             if moves_unseen(scheduler):
-                self._patch(scheduler_patch(scheduler))
+                patches.watch_scheduler(scheduler)
         if self._dataloader is not None:
-            self._patch(data_patch(self._dataloader))
+            patches.watch_data(self._dataloader)
 
     def _hook_optimizer(self, track: Track) -> None:
         optimizer = track.optimizer
@@ -135,9 +139,16 @@ class Recorder:
             )
         )
         self._keep(optimizer.register_step_post_hook(self._hook(lambda *_: track.step_ended(), optimizer)))
-        accumulated = functools.partial(session.accumulated, track)
-        for parameter in track.parameters:
-            self._keep(parameter.register_post_accumulate_grad_hook(self._hook(accumulated)))
+        self._hook_parameters(track)
+
+    def _hook_parameters(self, track: Track) -> None:
+        """Hear every parameter that is trained now."""
+        for handle in self._parameter_handles.get(track.index, ()):
+            handle.remove()
+        accumulated = self._hook(functools.partial(session.accumulated, track))
+        self._parameter_handles[track.index] = [
+            parameter.register_post_accumulate_grad_hook(accumulated) for parameter in track.parameters
+        ]
 
     def _hook(self, function: Callable[..., None], owner: object = None) -> Any:
         return Hook(function, self.fault, owner)
@@ -145,17 +156,14 @@ class Recorder:
     def _keep(self, handle: Any) -> None:
         self._handles.append(handle)
 
-    def _patch(self, patch: Patch) -> None:
-        patch.install()
-        self._patches.append(patch)
+    def unhook(self) -> None:
+        """Take every hook away."""
+        for handle in (*self._handles, *(h for handles in self._parameter_handles.values() for h in handles)):
+            handle.remove()
+        self._handles, self._parameter_handles, self._running = [], {}, Running()
 
     def stop(self) -> None:
-        """Take every hook away and give what is left to the writer."""
-        for handle in self._handles:
-            handle.remove()
-        for patch in self._patches:
-            patch.undo()
-        self._handles, self._patches = [], []
+        """Give what is left to the writer."""
         for track in self.tracks:
             self.guard(track.end)
 
@@ -182,42 +190,48 @@ class Recorder:
         for track in self.tracks:
             track.poll()
 
+    def window_begins(self) -> None:
+        """Where a window may begin: parameters may be trained now that were not before, or not any more."""
+        for track in self.tracks:
+            if track.is_between_windows and track.parameters_changed():
+                self._hook_parameters(track)
+
+    def backward_begins(self) -> None:
+        """A backward begins."""
+        self.poll()
+        self.window_begins()
+
     def _forward_begins(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._running.append(None)
-        if len(self._running) == 1 and self._counts():
-            letter = "F" if self.tracks[0].reduces() else "f"
-            self._running[-1] = self._note_forward(letter, args, kwargs)
+        self._begin("F" if self.tracks[0].reduces() else "f", sys._getframe(2), args, kwargs)
 
     def _inner_begins(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._running and self._counts():
-            self._running.append(self._note_forward("D", args, kwargs))
+        self._begin("D", sys._getframe(2), args, kwargs)
 
-    def _inner_ended(self, _module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if len(self._running) == 1 and self._running[0] is not None and self._running[0].letter == "D":
-            self._forward_ended(_module, args, kwargs, output)
-
-    def _counts(self) -> bool:
-        """Whether a forward that begins now may be one of training; a recomputation is none."""
-        return torch.is_grad_enabled() and not session.in_backward
-
-    def _note_forward(self, letter: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Forward:
+    def _begin(self, letter: str, caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward begins; it may be one of training if it lies in no other and is no recomputation."""
+        outermost = self._running.begin(caller)
+        if not outermost or not torch.is_grad_enabled() or session.in_backward:
+            return
         self.poll()
-        forward = describe(letter, self._argument_names, args, kwargs)
+        self.window_begins()
+        forward = Forward(letter)
+        self.guard(describe, forward, self._argument_names, args, kwargs)
         for track in self.tracks:
             track.note(letter, forward)
-        return forward
+        self._running.note(forward)
 
     def _forward_ended(
         self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        forward = self._running.pop() if self._running else None
+        forward = self._running.end()
         if forward is None:
             return
-        tensor = first_differentiable(output)
-        if tensor is None or tensor.grad_fn is None:
-            return
-        tensor.grad_fn.register_prehook(_Use(forward))
-        own = self._loss_source.call(output, args, kwargs)
+        nodes = {lasting(tensor).grad_fn for tensor in differentiable(output)}
+        use = _Use(forward)
+        for node in nodes:
+            if node is not None:
+                node.register_prehook(use)
+        own = self._loss_source.call(output, args, kwargs) if nodes else None
         if own is not None:
             session.watch_loss(own[0], lambda _tensor: own[1])
 
@@ -309,9 +323,10 @@ class Recorder:
     def finish(self, reason: str, finished: bool) -> None:
         """Write the last record and end the writer."""
         for track in self.tracks:
-            self._mark_close(track, reason, finished)
+            self.guard(self._mark_close, track, reason, finished)
         if self.writer is not None:
             self.writer.close()
+        self.tracks.clear()  # they refer to this recorder: without them all is let go of at once
 
     # what the loop tells
 
@@ -349,7 +364,7 @@ class Recorder:
         self.tracks[0].schedule.follow(scheduler)
         self.tracks[0].window.schedule = self.tracks[0].schedule.state
         if moves_unseen(scheduler):
-            self._patch(scheduler_patch(scheduler))
+            patches.watch_scheduler(scheduler)
 
     def state_dict(self) -> dict[str, Any]:
         """The counts that a resumed run continues."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from accumaudit.hooks.inputs import lasting
 from accumaudit.hooks.loss import LossCall
 from accumaudit.hooks.window import Backward
 
@@ -64,12 +64,16 @@ class Session:
     @property
     def in_backward(self) -> bool:
         """Whether a backward runs now."""
-        if self.backward is not None and self._depth == 0 and torch._C._current_graph_task_id() == -1:
-            self._close_backward()  # one that was not seen to begin has ended by an exception
+        self.settle()
         return self.backward is not None
 
+    def settle(self) -> None:
+        """End a backward that was not seen to begin and has ended by an exception."""
+        if self.backward is not None and self._depth == 0 and torch._C._current_graph_task_id() == -1:
+            self._close_backward()
+
     def _open_backward(self, roots: Any, gradients: Any) -> None:
-        self.each(lambda recorder: recorder.poll())
+        self.each(lambda recorder: recorder.backward_begins())
         self.backward = Backward()
         try:
             self.backward.root = _root_value(roots, gradients)
@@ -80,6 +84,7 @@ class Session:
         backward, self.backward = self.backward, None
         if backward is not None:
             self.each(lambda recorder: recorder.backward_ended(backward))
+            backward.release()
 
     def current_backward(self) -> Backward:
         """The running backward; one that was started past `torch.autograd.backward` is opened here."""
@@ -113,8 +118,10 @@ class Session:
         try:
             self.each(lambda recorder: recorder.poll())
             call = remember(output)
-            if call is not None:
-                output.grad_fn.register_prehook(_Arrival(self, call))
+            base = lasting(output)
+            tensor = base if base.numel() == output.numel() else output
+            if call is not None and tensor.grad_fn is not None:
+                tensor.grad_fn.register_prehook(_Arrival(self, call, tensor.output_nr))
         except Exception as error:
             self.fault(error)
         finally:
@@ -126,26 +133,29 @@ class Session:
             return
         arrived = replace(call, numbers={})
         with torch.no_grad():
-            arrived.arrive(gradient)
+            arrived.arrive(gradient.detach().reshape(call.value.shape))
         self.current_backward().calls.append(arrived)
 
 
 class _Arrival:
     """The hook on a loss call's node; it dies with the graph."""
 
-    def __init__(self, session: Session, call: LossCall) -> None:
+    def __init__(self, session: Session, call: LossCall, place: int) -> None:
         self._session = session
         self._call = call
+        self._place = place
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
         try:
-            self._session.loss_arrived(self._call, gradients[0])
+            self._session.loss_arrived(self._call, gradients[self._place])
         except Exception as error:
             self._session.fault(error)
 
 
 def _root_value(roots: Any, gradients: Any) -> Tensor | None:
     tensors = [roots] if isinstance(roots, Tensor) else list(roots)
+    if not all(isinstance(tensor, Tensor) for tensor in tensors):
+        return None  # edges of the graph
     weights = (
         [gradients] * len(tensors) if gradients is None or isinstance(gradients, Tensor) else list(gradients)
     )
@@ -162,7 +172,3 @@ def _root_value(roots: Any, gradients: Any) -> Tensor | None:
 
 session = Session()
 """The one of this process."""
-
-if hasattr(os, "register_at_fork"):
-    # A forked child, such as a data worker, trains nothing: its parent's recorders are not its own.
-    os.register_at_fork(after_in_child=session.recorders.clear)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -46,8 +47,9 @@ class Summary:
             if self._process is not None:
                 self._process.kill()
             return
-        sys.stderr.write(text.decode("utf-8", "replace"))
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # there may be no stderr any more
+            sys.stderr.write(text.decode("utf-8", "replace"))
+            sys.stderr.flush()
 
     def close(self) -> None:
         """Print the verdict."""

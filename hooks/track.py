@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -10,8 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from accumaudit.hooks.digest import digest_all
-from accumaudit.hooks.probe import Change, Probe, dense_slice, probe_candidates
+from accumaudit.hooks.probe import Change, Probe, probe_candidates
 from accumaudit.hooks.schedule import ScheduleWatch
+from accumaudit.hooks.session import session
 from accumaudit.hooks.window import Attempt, Backward, Clip, Event, Forward, MicroStep, Window
 
 if TYPE_CHECKING:
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
 
 DIGEST_EVERY: Final = 10
 """Parameters are hashed at the first update and at every tenth."""
+
+EVENTS: Final = 4096
+"""Events of an open window from which on those that say nothing are dropped."""
+
+RECENT: Final = 64
+"""The last ones, which are kept: their backward may be to come."""
 
 
 class Track:
@@ -34,6 +42,7 @@ class Track:
         self.parameters = optimizer_parameters(optimizer)
         self._ids = {id(parameter) for parameter in self.parameters}
         self.probe = Probe(probe_candidates(model, self.parameters))
+        self._event_limit = EVENTS
         self.schedule = ScheduleWatch(optimizer, scheduler)
         self.attempts = 0
         self.updates = 0
@@ -52,6 +61,20 @@ class Track:
         self.updates, self.micro_steps, self._continued = updates, micro_steps, True
 
     # looking
+
+    @property
+    def is_between_windows(self) -> bool:
+        """Whether what comes next may open a window."""
+        return self.window.attempt is not None or not self.window.micro_steps
+
+    def parameters_changed(self) -> bool:
+        """Whether other parameters are trained now than before; they are taken over."""
+        now = optimizer_parameters(self.optimizer)
+        if not now or (len(now) == len(self.parameters) and all(map(is_, now, self.parameters))):
+            return False
+        self.parameters, self._ids = now, {id(parameter) for parameter in now}
+        self.probe.candidates = probe_candidates(self._model, now)
+        return True
 
     def poll(self) -> None:
         """Look at what no call tells: the scheduler, the rate and the gradient."""
@@ -77,6 +100,21 @@ class Track:
     def note(self, letter: str, forward: Forward | None = None) -> None:
         """Add a letter."""
         self.window.events.append(Event(letter, forward=forward))
+        if len(self.window.events) >= self._event_limit:
+            self._forget_unused()
+
+    def _forget_unused(self) -> None:
+        """Drop forwards that no backward has used for long, and count what repeats: memory has an end."""
+        used = {id(forward) for step in self.window.micro_steps for forward in step.forwards}
+        events = self.window.events
+        kept: list[Event] = []
+        for event in events[:-RECENT]:
+            if event.letter == "o" and kept and kept[-1].letter == "o":
+                kept[-1].times += event.times
+            elif event.forward is None or id(event.forward) in used:
+                kept.append(event)
+        self.window.events = kept + events[-RECENT:]
+        self._event_limit = max(EVENTS, 2 * len(self.window.events))
 
     # backward
 
@@ -195,19 +233,25 @@ class Track:
 
     def step_begins(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Just before the optimizer's step."""
+        session.settle()
         self.poll()
         if self.window.attempt is not None:
             self.rotate()
+        self._forget_failed_attempt()
         closure = any(callable(argument) for argument in (*arguments[1:2], keywords.get("closure")))
         if self._cleared and not closure:
             self.note("Z")
         if self.attempts == 0 and not self._continued:
             self.updates = state_step(self.optimizer, self.parameters) or 0
-        self.attempts += 1
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        gradients = [
+            parameter.grad
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
         probe = self.probe.parameter
         self._attempt = Attempt(
-            attempt_id=self.attempts,
+            attempt_id=self.attempts + 1,
             optimizer_update_id=self.updates + 1,
             micro_step_id=self.micro_steps,
             epoch=self._recorder.epoch,
@@ -216,12 +260,19 @@ class Track:
             norm=None if closure else _total_norm(gradients),
             norm_scope="global",
             gradient=None if probe.grad is None or closure else self.probe.slice,
-            parameter_before=dense_slice(probe),
+            parameter_before=self.probe.value(),
             probe_name=self.probe.name,
         )
         if closure:
             self._in_closure = True
             self.note("(")
+
+    def _forget_failed_attempt(self) -> None:
+        """A step that raised was none, whatever it did: the window goes on."""
+        self._attempt = None
+        if self._in_closure:
+            self._in_closure = False
+            self.window.events = [event for event in self.window.events if event.letter != "("]
 
     def step_ended(self) -> None:
         """Just after it."""
@@ -231,9 +282,10 @@ class Track:
         if self._in_closure:
             self._in_closure = False
             self.note(")")
+        self.attempts += 1
         self.updates += 1
         attempt.micro_step_id = self.micro_steps
-        attempt.parameter_after = dense_slice(self.probe.parameter)
+        attempt.parameter_after = self.probe.value()
         attempt.state_step = state_step(self.optimizer, self.parameters, keep=True)
         if self.updates == 1 or self.updates % DIGEST_EVERY == 0:
             attempt.digest = digest_all(self.parameters)
@@ -272,18 +324,16 @@ def _plain(value: Any) -> float | None:
 
 
 def _total_norm(gradients: list[Tensor]) -> Tensor | None:
-    dense = [gradient for gradient in gradients if gradient.layout == torch.strided]
-    if not dense or len(dense) != len(gradients):
-        return None
+    kinds = {(gradient.layout, gradient.device.type) for gradient in gradients}
+    if len(kinds) != 1 or gradients[0].layout != torch.strided:
+        return None  # from one kind of device to another a norm would have to be waited for
     with torch.no_grad():
-        return torch.nn.utils.get_total_norm(dense)
+        return torch.nn.utils.get_total_norm(gradients)
 
 
 def _fully_masked(micro_step: MicroStep) -> Tensor | None:
     """Positions of samples without any valid token; unknown where several calls share the samples."""
     valid = [call.valid for call in micro_step.calls]
-    for call in micro_step.calls:
-        call.valid = None
     samples = sum(forward.samples or 0 for forward in micro_step.forwards)
     if len(valid) != 1 or valid[0] is None or not samples or valid[0].numel() % samples:
         return None

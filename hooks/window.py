@@ -37,6 +37,12 @@ class Backward:
     letters: dict[int, str] = field(default_factory=dict)
     """B or b, by track: the reduction flag when its first parameter fired."""
 
+    def release(self) -> None:
+        """Let go of what only its end needs: forwards that it went through may be kept for long."""
+        for call in self.calls:
+            call.valid = None
+        self.calls, self.fired = [], {}
+
 
 @dataclass(slots=True, eq=False)
 class MicroStep:

@@ -5,7 +5,7 @@ the schema. `segments` says which launches and ranks there are, `sources` where 
 
 Three values everywhere: what was not observed is NULL, and what follows from it is NULL too.
 A DOUBLE that is not finite is NULL, and its BOOLEAN `<field>_nonfinite` is true; in a DOUBLE[] the
-entry is NULL. All tables of records have these columns:
+entry is NULL. An integer beyond 53 bits is NULL. All tables of records have these columns:
   run_id, launch   the run, and the number of the launch in it, from 1, by the time of its start
   launch_token     the launch as the record names it
   file, line       the place of the record; line counts the lines of the file that are not blank
@@ -38,8 +38,7 @@ SELECT run_id, launch, rank,
        arg_max(TRY_CAST(name ->> '$.resumed_from_update' AS BIGINT), place) AS resumed_from_update,
        arg_max(name ->> '$.schedule_unit', place) AS schedule_unit,
        arg_max(TRY_CAST(name ->> '$.scheduler_steps_per_update' AS DOUBLE), place) AS scheduler_steps_per_update
-FROM mark_records
-WHERE kind = 'declare' AND json_valid(name)
+FROM (SELECT * REPLACE (CASE WHEN json_valid(name) THEN name END AS name) FROM mark_records WHERE kind = 'declare')
 GROUP BY ALL;
 
 CREATE TEMP TABLE run_lines AS
@@ -70,20 +69,19 @@ WHERE NOT EXISTS (
 CREATE TEMP TABLE loss_stages AS
 SELECT l.run_id, l.launch, max(l.pipeline_rank) AS loss_stage
 FROM run_lines l JOIN update_records u USING (run_id, launch, rank)
-WHERE l.pipeline_size > 1 AND list_sum(u.valid_tokens) > 0
-GROUP BY ALL;
+WHERE l.pipeline_size > 1 AND list_sum(u.valid_tokens) > 0 GROUP BY ALL;
 
 CREATE TABLE runs AS
 WITH sized AS (
-    SELECT *, coalesce(tensor_size, 1) * coalesce(pipeline_size, 1) AS same_tokens,
-           coalesce(context_size, 1) * coalesce(sequence_size, 1) AS sample_parts
+    SELECT *, coalesce(tensor_size, 1)::DOUBLE * coalesce(pipeline_size, 1) AS same_tokens,
+           coalesce(context_size, 1)::DOUBLE * coalesce(sequence_size, 1) AS sample_parts
     FROM run_lines
 )
 SELECT sized.* EXCLUDE (same_tokens, sample_parts), src.path, 'ledger' AS format,
-       CASE WHEN data_parallel_size >= 1 THEN data_parallel_size
-            WHEN world_size % nullif(same_tokens * sample_parts, 0) = 0
-            THEN world_size // nullif(same_tokens * sample_parts, 0)
-       END * sample_parts AS token_ranks,
+       TRY_CAST(
+           CASE WHEN data_parallel_size >= 1 THEN data_parallel_size
+                WHEN world_size % nullif(same_tokens * sample_parts, 0) = 0
+                THEN world_size / (same_tokens * sample_parts) END * sample_parts AS BIGINT) AS token_ranks,
        coalesce(pipeline_rank = coalesce(loss_stage, pipeline_size - 1), true)
            AND CASE WHEN data_parallel_rank IS NULL THEN coalesce(tensor_rank, 0) = 0
                     ELSE row_number() OVER (
@@ -227,7 +225,8 @@ CREATE TABLE marks AS FROM mark_records;
 --   data_ended             the data ended in this window, in the one before or between
 --   data_watched           the run's records tell of epochs or of the end of the data
 --   weight_cause           right, tail, the name of the factor that fits best, or unexplained
---   weight_factors, weight_factor   the names of all factors that fit; the value of the best
+--   weight_factors, weight_factor   the names of all factors that fit; the value of the best. None where most of
+--                          the launch's wrong windows fit none: some meet one by chance
 --   unscored_positions, unscored_kind   x of N/(N+x) where that fits, and what it counts
 --   grad_norm_min/max      of grad_norm_after_clip where it is global
 --   param_digests          distinct digests among ranks with the same parameters; NULL where none compare
@@ -274,8 +273,7 @@ SELECT run_id, launch, optimizer, attempt_id,
        max(reported_global_step) AS reported_global_step,
        max(global_valid_tokens_in_update) AS global_valid_tokens_in_update,
        max(cumulative_train_tokens) AS cumulative_train_tokens, max(reported_loss) AS reported_loss
-FROM updates
-GROUP BY run_id, launch, optimizer, attempt_id;
+FROM updates GROUP BY run_id, launch, optimizer, attempt_id;
 
 CREATE TEMP TABLE missing AS
 SELECT * EXCLUDE (present, world_size), list_filter(range(world_size), lambda x: NOT list_contains(present, x))
@@ -295,9 +293,7 @@ FROM (
     SELECT run_id, launch, optimizer, microbatches, count(*) AS windows,
            sum(count(*)) OVER (PARTITION BY run_id, launch, optimizer) AS all_windows
     FROM joined WHERE microbatches > 0 GROUP BY run_id, launch, optimizer, microbatches
-)
-GROUP BY run_id, launch, optimizer
-HAVING max(windows) >= 0.9 * any_value(all_windows);
+) GROUP BY run_id, launch, optimizer HAVING max(windows) >= 0.9 * any_value(all_windows);
 
 CREATE TEMP TABLE ended AS
 SELECT DISTINCT j.run_id, j.launch, j.optimizer, j.attempt_id
@@ -317,16 +313,14 @@ FROM (
     SELECT run_id, launch, optimizer, attempt_id, count(DISTINCT param_digest) AS distinct_digests
     FROM updates WHERE param_digest IS NOT NULL
     GROUP BY run_id, launch, optimizer, attempt_id, parameter_part HAVING count(*) > 1
-)
-GROUP BY run_id, launch, optimizer, attempt_id;
+) GROUP BY ALL;
 
 -- The slices are compared entry by entry only where they differ at all.
 CREATE TEMP TABLE probes AS
 WITH slices AS (
     SELECT run_id, launch, optimizer, attempt_id, parameter_part, probe_parameter, len(probe_gradient) AS length,
            min(hash(probe_gradient)) = max(hash(probe_gradient)) AS equal
-    FROM updates WHERE len(probe_gradient) > 0
-    GROUP BY ALL HAVING count(*) > 1
+    FROM updates WHERE len(probe_gradient) > 0 GROUP BY ALL HAVING count(*) > 1
 ),
 entries AS (
     SELECT u.run_id, u.launch, u.optimizer, u.attempt_id, u.parameter_part, u.probe_parameter,
@@ -343,8 +337,7 @@ spreads AS (
         SELECT run_id, launch, optimizer, attempt_id, parameter_part, probe_parameter, entry_place,
                max(entry) - min(entry) AS span, max(abs(entry)) AS size
         FROM entries GROUP BY ALL HAVING count(entry) > 1
-    )
-    GROUP BY run_id, launch, optimizer, attempt_id, parameter_part, probe_parameter
+    ) GROUP BY run_id, launch, optimizer, attempt_id, parameter_part, probe_parameter
     UNION ALL
     SELECT run_id, launch, optimizer, attempt_id, 0.0 FROM slices WHERE equal
 )
@@ -369,121 +362,125 @@ WITH judged AS (
     FROM joined j LEFT JOIN layouts l USING (run_id, launch) LEFT JOIN inferred i USING (run_id, launch, optimizer)
 )
 SELECT *, applied AND microbatches >= accumulation_steps AS full_applied,
-       lag(attempt_id) OVER rows_before = attempt_id - 1 AS follows,
-       lag(total_weight) OVER rows_before AS weight_before,
-       lag(microbatches) OVER rows_before AS microbatches_before,
-       lag(accumulation_steps) OVER rows_before AS steps_before,
-       lag(full_applied) OVER rows_before AS full_applied_before,
-       epoch <> lag(epoch) OVER rows_before AS epoch_changed,
-       data_ends_inside IS TRUE OR lag(data_ends_inside) OVER rows_before IS TRUE AS data_ends_near,
+       lag(attempt_id) OVER in_order = attempt_id - 1 AS follows,
+       if(follows, lag(total_weight) OVER in_order, NULL) AS previous_total_weight,
+       if(follows, lag(microbatches) OVER in_order, NULL) AS previous_microbatches,
+       if(follows, lag(accumulation_steps) OVER in_order, NULL) AS previous_accumulation_steps,
+       if(follows, lag(full_applied) OVER in_order, NULL) AS previous_full_applied,
+       epoch <> lag(epoch) OVER in_order AS epoch_changed,
+       data_ends_inside IS TRUE OR lag(data_ends_inside) OVER in_order IS TRUE AS data_ends_near,
        last_value(CASE WHEN full_applied AND total_weight > 0 THEN total_weight END IGNORE NULLS)
            OVER (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id
                  ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS full_weight,
+       (max(total_weight) FILTER (full_applied) OVER whole_launch
+            > min(total_weight) FILTER (full_applied) OVER whole_launch * (1 + 3 * tolerance)) IS TRUE
+           AS full_weights_vary,
        w_min * tokens_per_weight AS distortion_min, w_max * tokens_per_weight AS distortion_max,
+       loss_weight * loss_weight / nullif(loss_weight_sq, 0) AS equivalent_batch,
        if(complete, rows_seen, NULL)::BIGINT AS samples, if(complete, input_seen, NULL)::BIGINT AS input_positions,
        if(complete, attended_seen, NULL)::BIGINT AS attended_positions,
        if(complete, masked_seen, NULL)::BIGINT AS masked_positions,
        if(weighs, norm_min, NULL) AS grad_norm_min, if(weighs, norm_max, NULL) AS grad_norm_max
 FROM judged
-WINDOW rows_before AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id);
+WINDOW whole_launch AS (PARTITION BY run_id, launch, optimizer),
+       in_order AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id);
 
 -- What explains a T that is not 1: a tail divided by the full count, positions without loss in the
--- denominator, or a structural factor. With G = 4, W = 2 a T of 0.5 fits 1/W alone; where both are 2 it fits two.
+-- denominator, or a structural factor (where G = W = 2 a T of 0.5 fits two).
+-- A total that moves with the data (a constant divisor, a clip by hand) meets any of them by chance now and then:
+-- an explanation is kept where half of the launch's wrong windows have it.
 CREATE TEMP TABLE fitted AS
 WITH wrong AS (
     SELECT run_id, launch, optimizer, attempt_id, total_weight AS t, tolerance, weight_uniform, valid_tokens AS n,
            samples, input_positions, attended_positions, masked_positions, cp, sp,
            accumulation_steps::DOUBLE AS g, microbatches::DOUBLE AS m, gradient_divisor AS w, token_ranks::DOUBLE AS r,
-           discarded_microbatches, m < g IS TRUE AS short, total_weight / coalesce(full_weight, 1) AS ratio
-    FROM weighed
-    WHERE abs(total_weight - 1) > tolerance
+           discarded_microbatches, full_weights_vary, m < g IS TRUE AS short,
+           total_weight / coalesce(full_weight, 1) AS ratio
+    FROM weighed WHERE abs(total_weight - 1) > tolerance
+),
+alone AS (
+    SELECT *,
+           list_filter(
+               map_entries(MAP {
+                   'G': g, '1/G': 1 / g, 'W': w, '1/W': 1 / w, 'R': if(r <> w, r, NULL), '1/R': if(r <> w, 1 / r, NULL),
+                   'G*W': if(w <> 1, g * w, NULL), 'G*R': if(r <> w AND r <> 1, g * r, NULL),
+                   '1/(G*W)': if(w <> 1, 1 / (g * w), NULL),
+                   'cp': cp::DOUBLE, '1/cp': 1::DOUBLE / cp, 'sp': sp::DOUBLE, '1/sp': 1::DOUBLE / sp,
+                   'm': if(short, m, NULL), '1/m': if(short, 1 / m, NULL), 'm*W': if(short AND w <> 1, m * w, NULL),
+                   'm*R': if(short AND r <> w AND r <> 1, m * r, NULL),
+                   '1/(m*W)': if(short AND w <> 1, 1 / (m * w), NULL)}),
+               lambda f: fits(t, f.value, tolerance)) AS factors,
+           list_filter(
+               map_entries(MAP {
+                   'masked_positions': masked_positions::DOUBLE, 'input_positions': input_positions - n,
+                   'attended_positions': attended_positions - n, 'samples': samples::DOUBLE}),
+               lambda x: weight_uniform AND x.value > 0 AND fits(t, n / (n + x.value), tolerance)) AS unscored,
+           short AND m > 0 AND t > 0 AND coalesce(discarded_microbatches, 0) = 0
+               -- nothing was divided at all, neither by the micro-steps nor by the tokens
+               AND len(list_filter([m, m * w, m * r, n, n / w, n / r], lambda f: abs(t / f - 1) <= tolerance)) = 0
+               AND if(weight_uniform AND NOT full_weights_vary,
+                      abs(ratio - m / g) < abs(ratio - 1), abs(ratio * g / m - 1) <= tolerance)
+               AS short_share
+    FROM wrong
+),
+shares AS (
+    SELECT * REPLACE (
+        short_share AND 2 * count(*) FILTER (short_share) OVER wrong_ones >= count(*) FILTER (short) OVER wrong_ones
+            AS short_share)
+    FROM alone WINDOW wrong_ones AS (PARTITION BY run_id, launch, optimizer)
 )
-SELECT *,
-       list_filter(
-           [{'name': 'G', 'value': g}, {'name': '1/G', 'value': 1 / g},
-            {'name': 'W', 'value': w}, {'name': '1/W', 'value': 1 / w},
-            {'name': 'R', 'value': if(r <> w, r, NULL)}, {'name': '1/R', 'value': if(r <> w, 1 / r, NULL)},
-            {'name': 'G*W', 'value': if(w <> 1, g * w, NULL)},
-            {'name': 'G*R', 'value': if(r <> w AND r <> 1, g * r, NULL)},
-            {'name': '1/(G*W)', 'value': if(w <> 1, 1 / (g * w), NULL)},
-            {'name': 'cp', 'value': cp::DOUBLE}, {'name': '1/cp', 'value': 1::DOUBLE / cp},
-            {'name': 'sp', 'value': sp::DOUBLE}, {'name': '1/sp', 'value': 1::DOUBLE / sp},
-            {'name': 'm', 'value': if(short, m, NULL)}, {'name': '1/m', 'value': if(short, 1 / m, NULL)},
-            {'name': 'm*W', 'value': if(short AND w <> 1, m * w, NULL)},
-            {'name': 'm*R', 'value': if(short AND r <> w AND r <> 1, m * r, NULL)},
-            {'name': '1/(m*W)', 'value': if(short AND w <> 1, 1 / (m * w), NULL)}],
-           lambda f: fits(t, f.value, tolerance)) AS factors,
-       list_filter(
-           [{'kind': 'masked_positions', 'x': masked_positions::DOUBLE},
-            {'kind': 'input_positions', 'x': input_positions - n},
-            {'kind': 'attended_positions', 'x': attended_positions - n},
-            {'kind': 'samples', 'x': samples::DOUBLE}],
-           lambda u: weight_uniform AND n > 0 AND u.x > 0 AND fits(t, n / (n + u.x), tolerance)) AS unscored,
-       short AND m > 0 AND t > 0 AND coalesce(discarded_microbatches, 0) = 0
-           -- nothing was divided at all, neither by the micro-steps nor by the tokens
-           AND len(list_filter([m, m * w, m * r, n, n / w, n / r], lambda f: abs(t / f - 1) <= tolerance)) = 0
-           AND if(weight_uniform, abs(ratio - m / g) < abs(ratio - 1), abs(ratio * g / m - 1) <= tolerance)
-           AS short_share
-FROM wrong;
+SELECT * REPLACE (
+    if(2 * count(*) FILTER (NOT short_share AND len(factors) > 0) OVER shared_ones
+           >= count(*) FILTER (NOT short_share) OVER shared_ones, factors, factors[:0]) AS factors)
+FROM shares WINDOW shared_ones AS (PARTITION BY run_id, launch, optimizer);
 
 -- A denominator with x positions too many fits nearly every window that is wrong; a coefficient meets it by chance.
 CREATE TEMP TABLE usual AS
 SELECT run_id, launch, optimizer, list(kind) AS kinds
 FROM (
     SELECT run_id, launch, optimizer, kind
-    FROM (SELECT run_id, launch, optimizer, all_windows, unnest(list_transform(unscored, lambda u: u.kind)) AS kind
-          FROM (SELECT *, count(*) OVER (PARTITION BY run_id, launch, optimizer) AS all_windows
-                FROM fitted WHERE NOT short_share))
+    FROM (SELECT run_id, launch, optimizer, unnest(list_transform(unscored, lambda x: x.key)) AS kind,
+                 count(*) OVER (PARTITION BY run_id, launch, optimizer) AS all_windows
+          FROM fitted WHERE NOT short_share)
     GROUP BY ALL HAVING count(*) >= 0.9 * any_value(all_windows)
-)
-GROUP BY ALL;
+) GROUP BY ALL;
 
 CREATE TEMP TABLE explained AS
 WITH kept AS (
-    SELECT f.*, list_filter(f.unscored, lambda u: list_contains(kinds, u.kind)) AS usual_unscored
+    SELECT f.*, list_filter(f.unscored, lambda x: list_contains(kinds, x.key)) AS usual_unscored
     FROM fitted f LEFT JOIN usual USING (run_id, launch, optimizer)
 ),
 nearest AS (
     SELECT *,
-           CASE WHEN usual_unscored[1].kind = 'masked_positions' THEN usual_unscored[1]
+           CASE WHEN usual_unscored[1].key = 'masked_positions' THEN usual_unscored[1]
                 ELSE list_sort(list_transform(
-                    usual_unscored, lambda u, i: {'fit': off(t * (n + u.x) / n), 'order': i, 'u': u}))[1].u
+                    usual_unscored, lambda x, i: {'off': off(t * (n + x.value) / n), 'order': i, 'x': x}))[1].x
            END AS chosen,
-           struct_extract(chosen, 'x') AS unscored_positions, struct_extract(chosen, 'kind') AS unscored_kind,
+           struct_extract(chosen, 'value') AS unscored_positions, struct_extract(chosen, 'key') AS unscored_kind,
            if(chosen IS NULL, factors,
-              list_append(factors, {'name': 'N/(N+x)', 'value': n / (n + unscored_positions)})) AS fitting
+              list_append(factors, {'key': 'N/(N+x)', 'value': n / (n + unscored_positions)})) AS fitting
     FROM kept
 )
 SELECT run_id, launch, optimizer, attempt_id, unscored_positions, unscored_kind,
-       list_transform(fitting, lambda f: f.name) AS weight_factors,
-       list_sort(list_transform(fitting, lambda f, i: {'fit': off(t / f.value), 'order': i, 'f': f}))[1].f AS best,
-       CASE WHEN NOT short_share THEN struct_extract(best, 'name')
+       list_transform(fitting, lambda f: f.key) AS weight_factors,
+       list_sort(list_transform(fitting, lambda f, i: {'off': off(t / f.value), 'order': i, 'f': f}))[1].f AS best,
+       CASE WHEN NOT short_share THEN struct_extract(best, 'key')
             WHEN chosen IS NULL THEN 'tail' ELSE 'N/(N+x)' END AS cause
 FROM nearest;
 
 CREATE TABLE windows AS
-SELECT w.run_id, w.launch, w.optimizer, w.attempt_id, w.optimizer_update_id, w.epoch, w.time,
-       w.applied, w.applied_ranks, w.skipped_ranks, w.ranks, w.world_size,
-       if(w.ranks >= w.world_size, [], missing.ranks_missing) AS ranks_missing, w.complete, w.token_ranks,
-       w.wrapper, w.gradient_divisor, w.runtime, w.loss_unit, w.closure, w.word,
-       w.microbatches, w.microbatches_min, w.discarded_microbatches, w.accumulation_steps, w.accumulation_inferred,
-       w.valid_tokens, w.loss_weight, w.loss_weight_sq, w.total_weight, w.distortion_min, w.distortion_max,
-       w.weight_uniform, w.weight_source, w.weight_dtype, w.tolerance, w.loss_unobserved, w.several_terms,
-       w.loss_weight * w.loss_weight / nullif(w.loss_weight_sq, 0) AS equivalent_batch,
-       w.samples, w.input_positions, w.attended_positions, w.masked_positions,
-       if(w.follows, w.weight_before, NULL) AS previous_total_weight,
-       if(w.follows, w.microbatches_before, NULL) AS previous_microbatches,
-       if(w.follows, w.steps_before, NULL) AS previous_accumulation_steps,
-       if(w.follows, w.full_applied_before, NULL) AS previous_full_applied,
-       w.full_weight, w.epoch_changed, w.data_ends_near OR ended.attempt_id IS NOT NULL AS data_ended,
+SELECT w.* EXCLUDE (
+           token_ranks_present, data_ends_inside, data_ends_near, declared, declared_steps, n, a1, a2, rescaled_a1,
+           w_min, w_max, exact_weights, tokens_per_weight, rows_seen, input_seen, attended_seen, masked_seen, norm_min,
+           norm_max, weighs, cp, sp, full_applied, full_weights_vary, follows),
+       if(w.ranks >= w.world_size, [], missing.ranks_missing) AS ranks_missing,
+       w.data_ends_near OR ended.attempt_id IS NOT NULL AS data_ended,
        w.run_id IN (SELECT run_id FROM watched) AS data_watched,
        CASE WHEN abs(w.total_weight - 1) <= w.tolerance THEN 'right'
             WHEN w.total_weight IS NOT NULL THEN coalesce(x.cause, 'unexplained') END AS weight_cause,
        if(w.total_weight IS NULL, NULL, coalesce(x.weight_factors, [])) AS weight_factors,
        x.best.value AS weight_factor, x.unscored_positions, x.unscored_kind,
-       w.learning_rate_min, w.learning_rate_max, w.grad_norm_min, w.grad_norm_max,
-       w.scheduler_step_min, w.scheduler_step_max, digests.param_digests, probes.probe_spread,
-       w.reported_global_step, w.global_valid_tokens_in_update, w.cumulative_train_tokens, w.reported_loss
+       digests.param_digests, probes.probe_spread
 FROM weighed w
 LEFT JOIN explained x USING (run_id, launch, optimizer, attempt_id)
 LEFT JOIN missing USING (run_id, launch, optimizer, attempt_id)

@@ -110,12 +110,14 @@ class Loop:
     """Declared micro-steps of a window."""
     codes: set[str] = field(default_factory=set)
     """What `check` finds in it."""
+    model: Callable[[], TinyModel] | None = None
+    """Another model."""
 
 
 def record(loop: Loop, folder: Path, **options: Any) -> list[dict[str, Any]]:
     """Run a loop with the hooks on; all its records."""
     torch.manual_seed(0)
-    model = TinyModel(loop.reentrant)
+    model = TinyModel(loop.reentrant) if loop.model is None else loop.model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
     options = {"accumulation_steps": loop.steps, "summary": False, **options}

@@ -26,6 +26,9 @@ MODES = {
     "the module called on the last": ("ZfbfbDBO", False),
     "two forwards": ("ZffbffbFFBO", True),
     "views of buckets": ("ZfbfbFBO", True),
+    "unused parameters": ("ZfbfbFBO", True),
+    "a static graph": ("ZFBFBFBO", True),
+    "the output changed in place": ("ZfbfbFBO", True),
 }
 
 
@@ -33,7 +36,12 @@ def train(mode: str, folder: str) -> dict[str, Any]:
     """Six micro-steps in windows of three; runs on each rank."""
     rank = torch.distributed.get_rank()
     torch.manual_seed(0)
-    model = DistributedDataParallel(TinyModel(), gradient_as_bucket_view=mode == "views of buckets")
+    model = DistributedDataParallel(
+        TinyModel(),
+        gradient_as_bucket_view=mode == "views of buckets",
+        find_unused_parameters=mode == "unused parameters",
+        static_graph=mode == "a static graph",
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     data = batches(24)[rank::2]
     with accumaudit.attach(model, optimizer, log_dir=folder, accumulation_steps=3, summary=False):
@@ -50,7 +58,7 @@ def _micro_step(mode: str, model: Any, place: int, ids: torch.Tensor, other: tor
     quiet = place != 0 if mode == "no_sync on all but the first" else place < 2 or mode == "no_sync always"
 
     def unsynced(part: str) -> AbstractContextManager[None]:
-        if mode == "no no_sync" or not quiet:
+        if mode in ("no no_sync", "a static graph") or not quiet:
             return nullcontext()
         if mode == "no_sync around the backward" and part == "forward":
             return nullcontext()
@@ -60,7 +68,10 @@ def _micro_step(mode: str, model: Any, place: int, ids: torch.Tensor, other: tor
 
     with unsynced("forward"):
         called = model.module if mode == "the module called on the last" and place == 2 else model
-        loss = token_loss(called(ids), ids)
+        logits = called(ids)
+        if mode == "the output changed in place":
+            logits.mul_(0.5)
+        loss = token_loss(logits, ids)
         if mode == "two forwards":
             loss = loss + token_loss(called(other), other)
     with unsynced("backward"):

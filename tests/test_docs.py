@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import re
 import runpy
@@ -24,6 +25,8 @@ from accumaudit.engine.catalogue import load_rules
 from accumaudit.hooks import patches
 from accumaudit.hooks.audit import DECLARABLE, MARKS
 from accumaudit.ledger.schema import FIELDS
+from accumaudit.outputs import json_report
+from tests.records import write_run
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -168,6 +171,22 @@ def test_the_settings_in_the_readme_are_understood(tmp_path: Path) -> None:
     settings = find_settings(tmp_path)
     assert settings.fail_on == "warning"
     assert load_rules().with_params(settings.params).matching(settings.ignore)
+
+
+def keys(value: object) -> set[str]:
+    """The names of all fields in a JSON value."""
+    if isinstance(value, dict):
+        return set(value).union(*map(keys, value.values()))
+    return set[str]().union(*map(keys, value)) if isinstance(value, list) else set()
+
+
+def test_the_json_example_has_the_fields_of_a_report(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```json\n(.*?)```", page("report.md"), re.DOTALL)
+    run = write_run(tmp_path / "first", [{"total_weight": 0.25}])
+    with next(run.rglob("*.jsonl")).open("a", encoding="utf-8") as file:
+        file.write("torn\n")
+    report = json_report.render(check_paths([run]))
+    assert keys(json.loads(example)) == keys(json.loads(report))
 
 
 def anchors(path: Path) -> set[str]:

@@ -266,6 +266,16 @@ class TestVerdicts:
         assert '"attempt_id": 2' in line
         assert '"rank": 1' in line
 
+    def test_the_place_counts_blank_lines_too(self, folder: Path, tmp_path: Path) -> None:
+        write_rule(folder, "ABC001", rows("attempt_id = 2"))
+        run = write_run(tmp_path / "run", 3, ranks=1)
+        (file,) = run.glob("rank-00/*.jsonl")
+        file.write_text(file.read_text().replace("\n", "\n\n"))
+        finding = verdicts(judge(folder, run))["ABC001"].finding
+        assert finding is not None
+        line = file.read_text().splitlines()[(finding.examples[0].line or 0) - 1]
+        assert '"attempt_id": 2' in line
+
     def test_a_fault_about_all_ranks_names_all(self, folder: Path, tmp_path: Path) -> None:
         write_rule(folder, "ABC001", rows("attempt_id = 2"))
         finding = verdicts(judge(folder, write_run(tmp_path / "run", 3, ranks=3)))["ABC001"].finding

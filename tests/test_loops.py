@@ -8,12 +8,13 @@ import pytest
 
 from accumaudit.engine import check_paths
 from tests.loops import LOOPS, record, total_weight
+from tests.more_loops import MORE
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", LOOPS | MORE)
 def test_loop_gives_its_words(name: str, tmp_path: Path) -> None:
     """A loop's words, kept and discarded micro-steps, total weights and findings are those of the table."""
-    loop = LOOPS[name]
+    loop = (LOOPS | MORE)[name]
     records = record(loop, tmp_path / "run")
     updates = [entry for entry in records if entry["record"] == "update"]
     assert [update["events"] for update in updates] == loop.words

@@ -63,6 +63,19 @@ class TestFixedDivisorTail:
         )
         assert faults("ACC101", run) == [fault]
 
+    def test_totals_that_move_anyway_make_no_tail(self, tmp_path: Path) -> None:
+        """Gradients clipped by hand: the short windows are right, and clipped like the others."""
+        totals = [(4, 0.9), (4, 0.7), (2, 0.3), (4, 0.8), (2, 0.4), (4, 0.6), (2, 0.45)]
+        updates = [{"microbatches": m, "total_weight": total} for m, total in totals]
+        run = write_run(tmp_path / "run", updates, ranks=1)
+        assert faults("ACC101", run) == [False, False, False]
+        assert {row.severity for row in judge("ACC104", run)} == {"note"}
+
+    def test_a_tail_is_found_where_the_full_windows_move(self, tmp_path: Path) -> None:
+        totals = [(4, 0.9), (2, 0.45), (4, 0.7), (2, 0.35)]
+        updates = [{"microbatches": m, "total_weight": total} for m, total in totals]
+        assert faults("ACC101", write_run(tmp_path / "run", updates, ranks=1)) == [True, True]
+
     def test_an_inferred_count_is_said_to_be(self, tmp_path: Path) -> None:
         updates = [{"microbatches": 4}] * 10 + [SHORT]
         row = the_fault("ACC101", write_run(tmp_path / "run", updates, accumulation_steps=None))
@@ -124,7 +137,7 @@ class TestMeanOfMeans:
     def test_the_declared_unit_and_a_wrong_total_are_told(self, tmp_path: Path) -> None:
         run = write_run(
             tmp_path / "run",
-            [window([1.0, 9.0], [1.0, 1.0])],
+            [window([1.0, 9.0], [1.0, 1.0], samples=[1, 9])],
             ranks=1,
             accumulation_steps=2,
             loss_unit="sample",
@@ -147,6 +160,17 @@ class TestMeanOfMeans:
     )
     def test_honest_weights_pass(self, tmp_path: Path, honest: dict[str, Any]) -> None:
         assert faults("ACC102", write_run(tmp_path / "run", [honest], ranks=1)) == [False]
+
+    def test_positions_say_nothing_where_samples_were_meant(self, tmp_path: Path) -> None:
+        """One sequence a micro-step, each counting once whatever its length."""
+        sequences = window([30.0, 90.0], [0.5, 0.5], samples=[1, 1])
+        run = write_run(tmp_path / "one", [sequences], ranks=1, accumulation_steps=2, loss_unit="sample")
+        assert faults("ACC102", run) == [None]
+        uneven = {"on": {0: window([30.0], [1.0], samples=[1]), 1: window([90.0], [1.0], samples=[1])}}
+        run = write_run(tmp_path / "two", [uneven], accumulation_steps=1, loss_unit="sample")
+        assert faults("ACC103", run) == [None]
+        run = write_run(tmp_path / "tokens", [uneven], accumulation_steps=1)
+        assert faults("ACC103", run) == [True]
 
     def test_a_micro_step_alone_is_out_of_scope(self, tmp_path: Path) -> None:
         updates = [window([5.0], [1.0]), window([0.0, 5.0], [0.0, 1.0])]
@@ -307,6 +331,25 @@ class TestWrongTotalWeight:
             "the weights of the window add up to 0.3, not 1, in every full window of the launch; "
             "a deliberate coefficient looks the same"
         )
+
+    def test_a_total_that_meets_a_factor_by_chance_is_a_note(self, tmp_path: Path) -> None:
+        """A constant divisor: the total moves with the tokens, and passes 1/G on its way."""
+        updates = [{"total_weight": total} for total in (0.31, 0.25, 0.42)]
+        rows = judge("ACC104", write_run(tmp_path / "run", updates, ranks=1))
+        assert [(row.fault, row.severity) for row in rows] == [(True, "note")] * 3
+        assert rows[1].message == (
+            "the weights of the window add up to 0.25, not 1 (0.25 to 0.42 over the launch), "
+            "and fits no known factor"
+        )
+
+    def test_nothing_is_said_of_windows_whose_total_is_unknown(self, tmp_path: Path) -> None:
+        signed: dict[str, Any] = {"weight_uniform": [None] * 4}
+        run = write_run(tmp_path / "one", [signed, {"total_weight": 0.3}, signed], ranks=1)
+        assert the_fault("ACC104", run).message == (
+            "the weights of the window add up to 0.3, not 1, and fits no known factor"
+        )
+        run = write_run(tmp_path / "two", [signed, {"total_weight": 0.3}, {"total_weight": 0.3}], ranks=1)
+        assert ", in every weighed window of the launch; " in judge("ACC104", run)[1].message
 
     def test_a_total_that_varies_is_a_note_with_its_span(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", [{"total_weight": 0.3}, {"total_weight": 0.7}])

@@ -228,6 +228,18 @@ class TestGradientDisagreement:
         update = clipped | {"grad_norm_before_clip": 2.0, "on": {1: {"grad_norm_before_clip": 1.9}}}
         assert faults(self.CODE, write_run(tmp_path / "run", [update])) == [True]
 
+    def test_a_clip_on_one_rank_alone_is_found(self, tmp_path: Path) -> None:
+        fields = {"events": "ZfbfbfbFBCO", "grad_norm_before_scope": "global", "grad_norm_before_clip": 2.0}
+        update = {"grad_norm_after_clip": 2.0, "on": {1: fields | {"grad_norm_after_clip": 1.0}}}
+        assert faults(self.CODE, write_run(tmp_path / "run", [update])) == [True]
+
+    def test_a_rank_that_threw_a_window_away_is_told(self, tmp_path: Path) -> None:
+        update = {"probe_gradient": [1.0, 2.0], "on": {1: {"probe_gradient": [1.0, 1.5], "micro_step_id": 8}}}
+        assert the_fault(self.CODE, write_run(tmp_path / "run", [update])).message == (
+            "slices of the reduced gradient differ by 25 % between ranks; "
+            "the ranks are 4 micro-steps apart in this attempt"
+        )
+
     def test_a_clip_before_the_reduction_is_another_fault(self, tmp_path: Path) -> None:
         clipped = {"events": "ZfbfbfbCFBO", "grad_norm_before_scope": "global", "grad_norm_after_clip": 1.0}
         update = clipped | {"grad_norm_before_clip": 2.0, "on": {1: {"grad_norm_before_clip": 1.9}}}
@@ -260,7 +272,7 @@ class TestGradientDisagreement:
             "on": {1: {"probe_gradient": [2.0], "grad_norm_after_clip": 0.6}},
         }
         row = the_fault(self.CODE, write_run(tmp_path / "run", [update], **INDEPENDENT))
-        assert row.message == "the norms of the reduced gradient are 0.5 to 0.6, 17 % apart"
+        assert row.message == "the norms of the reduced gradient are 0.5 to 0.6, 16.7 % apart"
 
     @pytest.mark.parametrize(
         ("word", "run_fields"),

@@ -201,11 +201,14 @@ class TestScheduleDrift:
             "skips without a step": ([1, 2, 2, 3, 3, 4, 5, 6], (3, 5)),
             "steps on skips are ACC302": ([1, 2, 3, 4, 5, 6, 7, 8], (3, 5)),
             "set back around a skip": ([1, 2, 0, 1, 2, 0, 1, 2], (3, 6)),
+            "a step for each window that was thrown away": ([1, 2, 4, 5, 7, 8, 9], ()),
             "a schedule that has ended": ([1, 2, 3, 4, 5, 5, 5, 5, 5, 5], ()),
             "a schedule that began after a warm-up by hand": ([0, 0, 0, 1, 2, 3, 4], ()),
             "a new schedule in every phase": ([1, 2, 3, 0, 1, 2, 3, 0, 1, 2], ()),
         }
         cases = {case: standing_at(positions, skipped) for case, (positions, skipped) in honest.items()}
+        for attempt in (3, 5):
+            cases["a step for each window that was thrown away"][attempt - 1]["discarded_microbatches"] = 4
         assert by_case(self.CODE, run_of_cases(tmp_path, cases), cases) == {key: [False] for key in cases}
 
     def test_a_contract_of_2_is_kept(self, tmp_path: Path) -> None:

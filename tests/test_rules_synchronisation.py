@@ -184,6 +184,12 @@ class TestNoSyncAroundBackwardOnly:
         found = by_word(self.CODE, run_of(tmp_path, *words), words)
         assert found == {key: {False} for key in words}
 
+    def test_it_says_nothing_of_an_update_whose_last_micro_step_was_not_reduced(self, tmp_path: Path) -> None:
+        """The flag is set after the forward, so that each forward finds that of the micro-step before."""
+        words = ["ZFbfbfbfBO", "ZFbfbfbDBO"]
+        assert by_word(self.CODE, run_of(tmp_path / "a", *words), words) == {key: {False} for key in words}
+        assert faults("ACC502", run_of(tmp_path / "b", words[0])) == [True, True]
+
     @pytest.mark.parametrize(
         ("ranks", "wrapper"), [(1, "ddp"), (2, "none"), (2, "fsdp2"), (2, "deepspeed-zero1")]
     )

@@ -70,11 +70,16 @@ class TestStepInsideWindow:
         by_word = [step(3, "ZFBFBFBOS|")] * 3
         assert faults("ACC201", write_run(tmp_path / "word", by_word, ranks=1)) == [False] * 3
 
-    def test_without_a_dataloader_it_is_a_warning(self, tmp_path: Path) -> None:
-        """An epoch shorter than a window looks the same."""
-        run = write_run(tmp_path / "run", unwatched(*[step(3)] * 2), ranks=1)
+    @pytest.mark.parametrize(
+        ("held", "unknown", "severity"),
+        [(3, {}, "note"), (3, {"loss_weight": None}, "warning"), (1, {}, "warning")],
+    )
+    def test_without_a_dataloader_it_may_be_a_short_epoch(
+        self, tmp_path: Path, held: int, unknown: dict[str, Any], severity: str
+    ) -> None:
+        run = write_run(tmp_path / "run", unwatched(*[step(held, **unknown)] * 2), ranks=1)
         rows = judge("ACC201", run)
-        assert [(row.fault, row.severity) for row in rows] == [(True, "warning")] * 2
+        assert [(row.fault, row.severity) for row in rows] == [(True, severity)] * 2
         assert rows[0].message.endswith("; no dataloader was given, so the data may have ended between")
 
     def test_without_a_dataloader_wrong_weights_make_it_an_error(self, tmp_path: Path) -> None:
@@ -99,6 +104,12 @@ class TestStepInsideWindow:
         """Gradients cleared in every micro-step are another fault."""
         updates = [step(1, "ZFBZFBZFBZFBOS", discarded_microbatches=3)] * 2
         assert faults("ACC201", write_run(tmp_path / "run", updates, ranks=1)) == [False] * 2
+
+    def test_one_backward_through_the_losses_of_a_whole_window(self, tmp_path: Path) -> None:
+        whole = [step(1, "ZFFFFBO")] * 3 + [step(1, "ZFFBO")]
+        assert faults("ACC201", write_run(tmp_path / "whole", whole, ranks=1)) == [False] * 4
+        pairs = write_run(tmp_path / "pairs", [step(1, "ZFFBO")] * 3, ranks=1)
+        assert faults("ACC201", pairs) == [True] * 3
 
     def test_a_closure_and_a_step_without_backward_are_out_of_scope(self, tmp_path: Path) -> None:
         closures = write_run(tmp_path / "closures", [step(1, "(ZFB)OS")] * 3, ranks=1)
@@ -178,6 +189,13 @@ class TestGradientsClearedInsideWindow:
     )
     def test_honest_clears_pass(self, tmp_path: Path, honest: dict[str, Any]) -> None:
         assert faults("ACC202", write_run(tmp_path / "run", [step(4), honest], ranks=1)) == [False, False]
+
+    def test_gradients_kept_elsewhere_and_put_back_are_unknown(self, tmp_path: Path) -> None:
+        """Each micro-step is added to buffers of the loop's own, and cleared."""
+        put_back = step(1, "ZFBZFBZFBZFBMO", discarded_microbatches=3, grad_rescale=None)
+        assert faults("ACC202", write_run(tmp_path / "a", [put_back], ranks=1)) == [None]
+        halved = put_back | {"grad_rescale": 0.5}
+        assert faults("ACC202", write_run(tmp_path / "b", [halved], ranks=1)) == [True]
 
     def test_a_tail_of_two_passes_passes(self, tmp_path: Path) -> None:
         """Sharpness-aware minimisation by hand: the first pass moves the parameters and is cleared."""
@@ -264,6 +282,11 @@ class TestWindowTooLong:
         row = the_fault("ACC204", write_run(tmp_path / "run", updates, ranks=1, accumulation_steps=None))
         assert row.severity == "note"
         assert "where 4 are usual (inferred)" in row.message
+
+    @pytest.mark.parametrize(("total", "severity"), [(1.0, "note"), (2.0, "warning")])
+    def test_two_passes_over_each_batch_are_a_note(self, tmp_path: Path, total: float, severity: str) -> None:
+        run = write_run(tmp_path / "run", [step(8, total_weight=total)] * 3, ranks=1)
+        assert [(row.fault, row.severity) for row in judge("ACC204", run)] == [(True, severity)] * 3
 
     def test_short_and_full_windows_and_a_change_pass(self, tmp_path: Path) -> None:
         updates = [step(4), step(2), step(8, accumulation_steps=8)]

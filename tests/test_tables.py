@@ -92,6 +92,7 @@ class TestRuns:
             {"kind": "declare", "name": json.dumps(declared)},
             {"kind": "declare", "name": json.dumps({"warmup_updates": "many"})},
             {"kind": "declare", "name": "no JSON"},
+            {"kind": "declare", "name": "2024-01-01"},
             {"kind": "declare", "name": None},
         ]
         run = write_run(tmp_path / "run", 1, marks=marks, warmup_updates=10, planned_updates=300)

@@ -233,6 +233,30 @@ class TestCauses:
         updates[1] |= {"weight_uniform": [False], "total_weight": total}
         assert self.causes(tmp_path, updates) == ["right", cause]
 
+    def test_a_factor_that_few_wrong_windows_meet_is_chance(self, tmp_path: Path) -> None:
+        """A total that moves with the data passes by any number now and then."""
+        totals = [0.25, 0.29, 0.34, 0.41]
+        updates: list[Record] = [{"total_weight": total} for total in totals]
+        assert self.causes(tmp_path, updates) == ["unexplained"] * 4
+        assert column(self.run, "weight_factors") == [[]] * 4
+        assert self.causes(tmp_path / "half", updates[:2])[0] == "1/G"
+
+    @pytest.mark.parametrize(
+        ("total", "cause"), [(0.1502, "tail"), (0.1575, "unexplained"), (0.19, "unexplained")]
+    )
+    def test_where_whole_windows_vary_a_tail_must_be_exact(
+        self, tmp_path: Path, total: float, cause: str
+    ) -> None:
+        totals = [0.5, 0.7, 0.6]
+        updates: list[Record] = [{"total_weight": whole} for whole in totals]
+        updates.append({"microbatches": 1, "total_weight": total})
+        assert self.causes(tmp_path, updates)[-1] == cause
+
+    def test_a_share_that_few_short_windows_have_is_chance(self, tmp_path: Path) -> None:
+        shares = [0.25, 0.66, 0.7, 0.8]
+        updates: list[Record] = [{}, *({"microbatches": 1, "total_weight": share} for share in shares)]
+        assert self.causes(tmp_path, updates)[1] != "tail"
+
     def test_an_accumulation_that_is_not_known_has_no_tail(self, tmp_path: Path) -> None:
         updates = [{"microbatches": m, "total_weight": 1.0 if m == 4 else 0.5} for m in (4, 2, 4, 2)]
         assert self.causes(tmp_path, updates, accumulation_steps=None) == ["right", "1/W", "right", "1/W"]

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,6 +150,27 @@ def test_a_full_disk_costs_records_only_while_it_is_full(
     assert sum(entry.get("lost_records", 0) for entry in whole) == 11 - len(written)
     assert len(caplog.records) == 1
     assert "Training goes on" in caplog.text
+
+
+def test_a_deleted_file_is_begun_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With its head, and with a mark of what went with it."""
+    writer = LedgerWriter(tmp_path / "run" / "file.jsonl", HEAD)
+    for number in (1, 2):
+        writer.submit(lambda number=number: record(number))  # type: ignore[misc]
+    drained(writer)
+    shutil.rmtree(tmp_path / "run")
+    with caplog.at_level(logging.WARNING, "accumaudit"):
+        for number in (3, 4):
+            writer.submit(lambda number=number: record(number))  # type: ignore[misc]
+        writer.close()
+    found = [json.loads(line) for line in lines(writer.path)]
+    assert [(entry["seq"], entry.get("attempt_id"), entry.get("lost_records")) for entry in found] == [
+        (1, None, None),
+        (2, None, 2),
+        (3, 3, None),
+        (4, 4, None),
+    ]
+    assert "deleted" in caplog.text
 
 
 def test_an_unwritable_folder_raises(tmp_path: Path) -> None:

@@ -122,6 +122,44 @@ class LossCoefficient(Loop):
         return 0.3 * super().loss(batch, window)
 
 
+@variant()
+class ConstantDivisor(Loop):
+    """All losses are divided by one number, so that the total moves with the tokens: here from 1/4 on."""
+
+    divisor = 0
+
+    def loss(self, batch: Batch, window: Window) -> Tensor:
+        self.divisor = self.divisor or 4 * window.tokens
+        return self.summed_loss(batch) * self.world_size / self.divisor
+
+
+@variant(ranks=(1,))
+class OneBackward(Loop):
+    """The losses of all micro-steps are added up, and one backward goes through the sum."""
+
+    def accumulate(self, window: Window) -> None:
+        total = torch.stack([self.loss(batch, window) for batch in window.batches]).sum()
+        total.backward()
+        self.losses.append(total.item())
+
+
+@variant()
+class EachBatchTwice(Loop):
+    """Adversarial training: each batch has a second forward and backward, at embeddings that were moved."""
+
+    def micro_step(self, number: int, batch: Batch, window: Window) -> float:
+        with self.reduction(number, window):
+            (self.loss(batch, window) / 2).backward()
+            weights = next(self.model.parameters())
+            kept = weights.detach().clone()
+            assert weights.grad is not None
+            weights.data.add_(weights.grad.sign(), alpha=1e-3)
+            loss = self.loss(batch, window)
+            (loss / 2).backward()
+            weights.data.copy_(kept)
+        return loss.item()
+
+
 @variant(ranks=(1,))
 class TwoBackwards(Loop):
     """Each half of the rows has a backward of its own; both lead through one forward."""
@@ -259,6 +297,52 @@ class NormLogged(Loop):
 
     def clip(self) -> None:
         nn.utils.clip_grad_norm_(self.model.parameters(), math.inf)
+
+
+@variant(settings=Settings(max_grad_norm=0.3))
+class ClippedByHand(Loop):
+    """The gradients are multiplied by the limit over their norm, without torch's function."""
+
+    def clip(self) -> None:
+        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+        for gradient in gradients:
+            gradient *= min(1.0, (self.settings.max_grad_norm or math.inf) / norm.item())
+
+
+@variant(ranks=(1,))
+class GradientsKeptElsewhere(Loop):
+    """The loop adds each micro-step to buffers of its own, and puts the sum back before the step."""
+
+    def accumulate(self, window: Window) -> None:
+        self.buffers = [torch.zeros_like(weight) for weight in self.model.parameters()]
+        super().accumulate(window)
+
+    def micro_step(self, number: int, batch: Batch, window: Window) -> float:
+        loss = super().micro_step(number, batch, window)
+        for weight, buffer in zip(self.model.parameters(), self.buffers, strict=True):
+            if weight.grad is not None:
+                buffer += weight.grad
+            weight.grad = None
+        return loss
+
+    def before_step(self, window: Window) -> None:
+        for weight, buffer in zip(self.model.parameters(), self.buffers, strict=True):
+            weight.grad = buffer
+
+
+@variant()
+class WindowThrownAway(Loop):
+    """Two windows are taken for outliers: their gradients are cleared, and only the schedule moves on."""
+
+    windows_seen = 0
+
+    def step(self, window: Window) -> None:
+        self.windows_seen += 1
+        if self.windows_seen in (3, 6):
+            self.advance_schedule(window)
+        else:
+            super().step(window)
 
 
 @variant()

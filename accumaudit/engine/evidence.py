@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import duckdb
 
 from accumaudit.engine.findings import Example, Finding
 from accumaudit.engine.rule import SEVERITIES, Rule
 from accumaudit.ledger.schema import MARK_FIELDS, RUN_FIELDS, UPDATE_FIELDS, Field
+
+if TYPE_CHECKING:
+    from accumaudit.ledger.reader import Ledger
 
 EXAMPLES: Final = 3
 """Attempts of a finding that are shown as examples."""
@@ -143,9 +147,10 @@ def explained(connection: duckdb.DuckDBPyConnection) -> dict[Key, Explained]:
     return {(code, run_id): Explained(count, tuple(sorted(causes))) for code, run_id, count, causes in rows}
 
 
-def findings(connection: duckdb.DuckDBPyConnection) -> dict[Key, Found]:
+def findings(ledger: Ledger) -> dict[Key, Found]:
     """The rows that are reported, one entry for each rule and run."""
-    examples = _examples(connection)
+    connection = ledger.connection
+    examples = _located(_examples(connection), ledger)
     rows = connection.execute(
         """
         SELECT f.code, f.run_id, min(f.severity),
@@ -207,6 +212,21 @@ def _examples(connection: duckdb.DuckDBPyConnection) -> dict[Key, list[Example]]
     for code, run_id, *values in rows:
         examples[code, run_id].append(Example(**dict(zip(names, values, strict=True))))
     return examples
+
+
+def _located(examples: Mapping[Key, list[Example]], ledger: Ledger) -> dict[Key, list[Example]]:
+    """The tables count a file's lines without the blank ones; a person's editor counts all."""
+    wanted: dict[str, set[int]] = defaultdict(set)
+    for example in itertools.chain.from_iterable(examples.values()):
+        if example.file is not None and example.line is not None:
+            wanted[example.file].add(example.line)
+    numbers = {file: ledger.locate(file, ordinals) for file, ordinals in wanted.items()}
+
+    def located(example: Example) -> Example:
+        known = numbers.get(example.file or "", {})
+        return replace(example, line=known.get(example.line or 0, example.line))
+
+    return {key: [located(example) for example in found] for key, found in examples.items()}
 
 
 def run_facts(connection: duckdb.DuckDBPyConnection) -> dict[str, RunFacts]:

@@ -179,7 +179,7 @@ def _reach(cause: Rule, effect: Rule) -> str:
 
 def _report(ledger: Ledger, outcomes: list[Outcome]) -> AuditReport:
     facts = evidence.run_facts(ledger.connection)
-    desk = _Desk(ledger.connection, outcomes, [run_id for run_id, _ in ledger.runs])
+    desk = _Desk(ledger, outcomes, [run_id for run_id, _ in ledger.runs])
     runs = []
     for run_id, path in ledger.runs:
         unreadable = [
@@ -210,15 +210,13 @@ def _report(ledger: Ledger, outcomes: list[Outcome]) -> AuditReport:
 class _Desk:
     """Writes the verdicts of one audit."""
 
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, outcomes: list[Outcome], run_ids: list[str]
-    ) -> None:
-        self._findings = evidence.findings(connection)
-        self._explained = evidence.explained(connection)
+    def __init__(self, ledger: Ledger, outcomes: list[Outcome], run_ids: list[str]) -> None:
+        self._findings = evidence.findings(ledger)
+        self._explained = evidence.explained(ledger.connection)
         needs = {
             need for outcome in outcomes if outcome.judged_little(run_ids) for need in outcome.rule.needs
         }
-        self._presence = evidence.Presence(connection, needs)
+        self._presence = evidence.Presence(ledger.connection, needs)
 
     def verdict(self, outcome: Outcome, run_id: str, ranks: tuple[int, ...]) -> Verdict:
         """Exactly one of failed, passed, not checked and broken."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Container
 from typing import Final
@@ -22,6 +23,18 @@ PER_MICRO_STEP: Final = (
     "data_digest",
 )
 """The lists of an update that have one entry per micro-step."""
+
+_SOUND: Final = {
+    "DOUBLE": "isfinite({})",
+    "BIGINT": "{} BETWEEN -9007199254740992 AND 9007199254740992",
+}
+"""Numbers are finite, and integers fit in 53 bits; a larger one would make sums overflow."""
+
+_SUSPICIOUS: Final = {
+    "DOUBLE": "isfinite(list_sum({0})) IS FALSE",
+    "BIGINT": "list_max({0}) > 9007199254740992 OR list_min({0}) < -9007199254740992",
+}
+"""What is true of a list where an entry is not sound, and of hardly any other."""
 
 
 def quoted(text: str) -> str:
@@ -85,34 +98,33 @@ def _selected(field: Field) -> str:
 
 
 def _cleaned(field: Field) -> str:
+    """The field without numbers that no sum or product can be trusted with."""
     name = _name(field)
-    if field.type == "DOUBLE":
-        return _finite(name)
-    if field.type == "DOUBLE[]":
-        cleaned = f"list_transform({name}, lambda x: {_finite('x')})"
-        return f"CASE WHEN isfinite(list_sum({name})) IS FALSE THEN {cleaned} ELSE {name} END"
+    element = field.type.removesuffix("[]")
+    if field.type in _SOUND:
+        return _sound(name, field.type)
+    if element in _SOUND:
+        each = f"list_transform({name}, lambda x: {_sound('x', element)})"
+        return f"CASE WHEN {_SUSPICIOUS[element].format(name)} THEN {each} ELSE {name} END"
     members = re.findall(r'("?\w+"?) (\w+)', field.type.removeprefix("STRUCT("))
     if any(kind == "DOUBLE" for _, kind in members):
-        packed = ", ".join(
-            f"{member} := {_finite(f'x.{member}') if kind == 'DOUBLE' else f'x.{member}'}"
-            for member, kind in members
-        )
+        packed = ", ".join(f"{member} := {_sound(f'x.{member}', kind)}" for member, kind in members)
         return f"list_transform({name}, lambda x: struct_pack({packed}))"
     return name
 
 
-def _finite(value: str) -> str:
-    return f"CASE WHEN isfinite({value}) THEN {value} END"
+def _sound(value: str, kind: str) -> str:
+    return f"CASE WHEN {_SOUND[kind].format(value)} THEN {value} END" if kind in _SOUND else value
 
 
 def _flag(field: Field) -> str:
     """Whether a field, or an entry of it, is not finite; a finite sum says that none is."""
     name = _name(field)
-    if field.type == "DOUBLE":
+    if field.is_float:
         return f"NOT isfinite({name})"
     count = f"len(list_filter({name}, lambda x: NOT isfinite(x)))"
     return (
-        f"CASE WHEN isfinite(list_sum({name})) IS FALSE THEN {count} > 0 "
+        f"CASE WHEN {_SUSPICIOUS['DOUBLE'].format(name)} THEN {count} > 0 "
         f"WHEN {name} IS NOT NULL THEN false END"
     )
 
@@ -122,7 +134,7 @@ def _readable() -> str:
     kinds = []
     for kind, fields in FIELDS.items():
         required = [
-            f"isfinite({_name(field)})" if field.is_float else f"{_name(field)} IS NOT NULL"
+            _SOUND.get(field.type, "{} IS NOT NULL").format(_name(field))
             for field in fields
             if field.required
         ]
@@ -150,8 +162,8 @@ def _defined() -> str:
 
 _FIELDS: Final = _all_fields()
 
-JSON_TYPES: Final = "{" + ", ".join(f"{quoted(f.name)}: {quoted(f.type)}" for f in _FIELDS) + "}"
-"""The types of all fields, for read_json."""
+STRUCTURE: Final = quoted(json.dumps({field.name: field.type for field in _FIELDS}))
+"""The types of all fields, for from_json."""
 
 DEFINED: Final = _defined()
 """The columns of `records`, beside n and file_id."""

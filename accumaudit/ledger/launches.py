@@ -31,8 +31,8 @@ FIRST_UPDATES: Final = """
 SELECT s.run_id, s.launch,
        min(r.optimizer_update_id - (r.optimizer_step_skipped IS NOT TRUE)::BIGINT)
            FILTER (r.record = 'update'),
-       coalesce(bool_or(r.kind = 'declare' AND json_valid(r.name)
-           AND TRY_CAST(r.name ->> '$.resumed_from_update' AS BIGINT) IS NOT NULL), false)
+       coalesce(bool_or(r.kind = 'declare' AND (
+           CASE WHEN json_valid(r.name) THEN r.name END ->> '$.resumed_from_update') IS NOT NULL), false)
 FROM records r
 JOIN segments s
   ON r.file_id = s.file_id AND r.launch = s.token AND r.rank = s.rank AND r.n >= s.first AND r.n < s.last

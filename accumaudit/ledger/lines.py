@@ -47,8 +47,11 @@ def explain(line: bytes) -> str:
     """Say why a line is no record, or which of its lists disagree."""
     try:
         record = json.loads(line.decode("utf-8-sig"))
+        json.dumps(record, ensure_ascii=False).encode()
     except UnicodeDecodeError:
         return "not text in UTF-8"
+    except UnicodeEncodeError:
+        return "an escape in it is half a character (a lone surrogate)"
     except RecursionError:
         return "nested too deeply"
     except json.JSONDecodeError as error:
@@ -81,6 +84,8 @@ def _explain_record(record: dict[str, Any]) -> str:
             return f"a record `{kind}` without the field `{field.name}`"
         if field.required and not isinstance(value, _PYTHON_TYPES[field.type]):
             return f"the field `{field.name}` is {_excerpt(value)}, not a {field.type}"
+        if field.required and isinstance(value, int) and abs(value) > 2**53:
+            return f"the field `{field.name}` is {_excerpt(value)}, which is no integer of 53 bits"
     return _explain_lists(record)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -30,11 +30,15 @@ class Ledger:
     sources: dict[str, Source]
     """The files by the name that the tables have for them."""
 
-    def locate(self, file: str, line: int) -> int:
-        """The number in its file of a line that the tables count without the blank ones."""
+    def locate(self, file: str, ordinals: Iterable[int]) -> dict[int, int]:
+        """The numbers in their file of lines that the tables count without the blank ones.
+
+        Reads the file once, up to the last of them; what cannot be found keeps its count.
+        """
+        wanted = set(ordinals)
         source = self.sources.get(file)
-        found = lines.find_lines(source, [line]) if source else iter(())
-        return next((number for _, number, _ in found), line)
+        found = lines.find_lines(source, wanted) if source else iter(())
+        return {ordinal: ordinal for ordinal in wanted} | {ordinal: number for ordinal, number, _ in found}
 
     def close(self) -> None:
         """Let go of the tables."""

@@ -49,7 +49,7 @@ def _finite(value: Any) -> Any:
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(entry) for entry in value]
-    return value
+    return _finite(value.item()) if hasattr(value, "item") else value  # a number of numpy's
 
 
 class LedgerWriter:
@@ -66,7 +66,7 @@ class LedgerWriter:
     def __init__(self, path: Path, head: Record) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
+        self._fd = _open(path)
         self._head = head
         self._seq = 0
         self._fresh = _ends_with_newline(path)
@@ -160,6 +160,8 @@ class LedgerWriter:
 
         A blank line costs the reader nothing, a torn one costs a record.
         """
+        if os.fstat(self._fd).st_nlink == 0:
+            self._begin_again()
         line = encode({**record, "seq": self._seq + 1})
         data = line if self._fresh else b"\n" + line
         try:
@@ -172,6 +174,18 @@ class LedgerWriter:
         if not self._fresh:
             raise OSError(f"only {written} of {len(data)} bytes were written")
 
+    def _begin_again(self) -> None:
+        """The file was deleted: what was in it is lost, and another takes its place."""
+        lost, self._seq = max(0, self._seq - 1), 0
+        self._lose("the file was deleted while it was written", lost)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = _open(self.path)
+        os.dup2(fresh, self._fd, inheritable=False)
+        os.close(fresh)
+        self._fresh = True
+        self._write(self._head)
+        self._write_gap()
+
     def _lose(self, why: str, records: int) -> None:
         with self._lock:
             self._lost += records
@@ -183,6 +197,10 @@ class LedgerWriter:
                 self.path,
                 why,
             )
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -99,7 +99,7 @@ SELECT run_id,
        reported AS observed,
        valid_tokens AS expected,
        format(
-           'the loop reports {:.0f} tokens {}, and {:.0f} were counted{}{}',
+           'the loop reports {:.12g} tokens {}, and {:.0f} were counted{}{}',
            reported,
            kind,
            valid_tokens,

@@ -39,8 +39,8 @@ not_a_fault_when = '''
 Token counts are equal (packed sequences), or spread by no more than 1 %: it passes. Micro-steps or ranks
 without a valid token are legal and left out. Where positions weigh differently on purpose (class weights, a
 mask of weights) the rule does not judge. A loss that is meant per sample or per sequence, each counting
-once whatever its length, is a choice: where every micro-step holds one sequence it looks the same, and the
-rule may be ignored.
+once whatever its length, is a choice: where every micro-step holds one sequence it looks the same. Declare
+loss_unit="sample" in attach: rows of several positions are then not judged.
 '''
 references = [
     "huggingface/transformers#34191",
@@ -64,6 +64,7 @@ WITH per_rank AS (
                n IS NOT NULL
                AND (n = 0 OR (loss_weight IS NOT NULL AND weight_uniform IS TRUE))
            ) AS known,
+           bool_or(n > samples) AS several_a_row,
            min(abs(loss_weight)) FILTER (WHERE n > 0 AND loss_weight <> 0) AS least_weight,
            max(abs(loss_weight)) FILTER (WHERE n > 0 AND loss_weight <> 0) AS most_weight,
            min(n) FILTER (WHERE n > 0 AND loss_weight <> 0) AS fewest,
@@ -80,6 +81,8 @@ SELECT r.run_id,
        r.attempt_id,
        r.rank,
        CASE
+           -- Positions were counted, and the loss is declared to be one of samples.
+           WHEN w.loss_unit = 'sample' AND r.several_a_row THEN NULL
            WHEN r.known
            THEN r.most_weight <= r.least_weight * (1 + $spread)
                 -- In 16 bit the weights themselves are rounded: ask for more than rounding explains.

@@ -35,9 +35,10 @@ With context or sequence parallel ranks count their shards too, and tensor paral
 not_a_fault_when = '''
 Ranks with equal token counts pass, and so do ranks that divide by the global count. A rank without a valid
 token is legal and left out. Gradients that each rank multiplies by its own factor before they are reduced
-are compared with that factor. Where positions weigh differently on purpose the rule does not judge, and
-neither where ranks are missing from the ledger and those present agree. Ranks that are meant to weigh
-differently (a mixture of data sets with one coefficient per rank) look the same: ignore the rule there.
+are compared with that factor. Where positions weigh differently on purpose, or where loss_unit is declared
+to be "sample" and rows have several positions, the rule does not judge, and neither where ranks are missing
+from the ledger and those present agree. Ranks that are meant to weigh differently (a mixture of data sets
+with one coefficient per rank) look the same: ignore the rule there.
 '''
 references = [
     "pytorch/torchtitan#1842",
@@ -59,6 +60,7 @@ WITH per_rank AS (
                n IS NOT NULL
                AND (n = 0 OR (w IS NOT NULL AND weight_uniform IS TRUE AND grad_rescale IS NOT NULL))
            ) AS known,
+           bool_or(n > samples) AS several_a_row,
            min(abs(w * grad_rescale)) FILTER (WHERE w <> 0) AS lowest,
            max(abs(w * grad_rescale)) FILTER (WHERE w <> 0) AS highest
     FROM microbatches
@@ -71,6 +73,7 @@ ranks AS (
            optimizer,
            attempt_id,
            bool_and(known) AS known,
+           bool_or(several_a_row) AS several_a_row,
            max(highest / lowest) AS inside,
            max(highest) / min(lowest) AS between_ranks,
            arg_max(rank, highest) AS heavy,
@@ -81,6 +84,7 @@ ranks AS (
 judged AS (
     SELECT w.*,
            r.known,
+           r.several_a_row,
            r.inside,
            r.between_ranks,
            r.heavy,
@@ -98,6 +102,8 @@ SELECT run_id,
        NULL AS rank,
        CASE
            WHEN known IS NOT TRUE THEN NULL
+           -- Positions were counted, and the loss is declared to be one of samples.
+           WHEN loss_unit = 'sample' AND several_a_row THEN NULL
            WHEN inside > allowed THEN FALSE
            WHEN between_ranks > allowed THEN TRUE
            WHEN complete THEN FALSE

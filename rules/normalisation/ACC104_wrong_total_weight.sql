@@ -40,12 +40,13 @@ Whatever the loop does on purpose can be declared: gradient_divisor and loss_coe
 not_a_fault_when = '''
 A deliberate coefficient on the loss gives a constant total of its size: without a structural factor that
 fits, it is a note, and so is every total while further loss terms are undeclared, a part of the loss was
-not observed, or positions weigh differently on purpose (class weights). Declare the coefficient to have it
-judged; a coefficient that happens to equal 1/G cannot be told from a second division. Gradients that are
-multiplied by hand before the step are taken into account, and so are zero-token micro-steps and ranks,
-summed losses and chunked ones. Weights that change sign (a policy gradient), or a gradient that an unknown
-hook reduces, are not judged. Where the excess is positions of fully masked samples it may be policy: a
-note.
+not observed, or positions weigh differently on purpose (class weights). A total that moves with the data (a
+constant divisor, a clip by hand) meets a factor by chance now and then: a factor counts where half of the
+launch's wrong windows fit one. Declare the coefficient to have it judged; a coefficient that happens to
+equal 1/G cannot be told from a second division. Gradients that are multiplied by hand before the step are
+taken into account, and so are zero-token micro-steps and ranks, summed losses and chunked ones. Weights
+that change sign (a policy gradient), or a gradient that an unknown hook reduces, are not judged. Where the
+excess is positions of fully masked samples it may be policy: a note.
 '''
 references = [
     "MakazhanAlpamys/Soup#720",
@@ -73,7 +74,11 @@ WITH launches AS (
                ELSE TRUE
            END AS structural,
            min(total_weight) FILTER (WHERE weight_cause <> 'tail') OVER launch_windows AS lowest,
-           max(total_weight) FILTER (WHERE weight_cause <> 'tail') OVER launch_windows AS highest
+           max(total_weight) FILTER (WHERE weight_cause <> 'tail') OVER launch_windows AS highest,
+           count(*) FILTER (WHERE weight_cause <> 'tail') OVER launch_windows AS weighed,
+           -- Windows whose total is unknown although they have tokens: nothing is said of those.
+           count(*) FILTER (WHERE total_weight IS NULL AND valid_tokens IS DISTINCT FROM 0)
+               OVER launch_windows AS unweighed
     FROM windows
     WHERE applied IS NOT FALSE
     WINDOW launch_windows AS (PARTITION BY run_id, launch, optimizer)
@@ -107,8 +112,12 @@ SELECT run_id,
                    coalesce(world_size, ranks),
                    CASE WHEN coalesce(world_size, ranks) = 1 THEN '' ELSE 's' END
                )
+               WHEN weighed = 1 AND unweighed > 0 THEN ', and fits no known factor'
                WHEN highest - lowest <= tolerance * abs(highest)
-               THEN ', in every full window of the launch; a deliberate coefficient looks the same'
+               THEN format(
+                   ', in every {} window of the launch; a deliberate coefficient looks the same',
+                   CASE WHEN unweighed > 0 THEN 'weighed' ELSE 'full' END
+               )
                ELSE format(' ({:.4g} to {:.4g} over the launch), and fits no known factor', lowest, highest)
            END,
            CASE

@@ -50,18 +50,24 @@ WITH records AS (
            attempt_id,
            rank,
            parameter_part,
+           micro_step_id,
+           microbatches,
            regexp_replace(word, '^.*Z', '') AS kept,
            regexp_matches(kept, 'A[^bB]*[OX]') AS by_hand,
-           -- A clip after the reduction hides from the later norm what the earlier one shows.
-           CASE
-               WHEN grad_norm_before_scope = 'global'
-                   AND CASE
-                       WHEN by_hand THEN regexp_matches(kept, 'A[^bB]*C[^bBA]*[OX]')
-                       ELSE regexp_matches(kept, 'C[^bB]*[OX]')
-                   END
-               THEN grad_norm_before_clip
-               WHEN grad_norm_after_scope = 'global' THEN grad_norm_after_clip
-           END AS norm,
+           -- A clip after the reduction hides from the later norm what the earlier one shows, and a clip on one
+           -- rank alone shows in the later one.
+           unnest(['clip', 'step']) AS measured_at,
+           unnest([
+               CASE
+                   WHEN grad_norm_before_scope = 'global'
+                       AND CASE
+                           WHEN by_hand THEN regexp_matches(kept, 'A[^bB]*C[^bBA]*[OX]')
+                           ELSE regexp_matches(kept, 'C[^bB]*[OX]')
+                       END
+                   THEN grad_norm_before_clip
+               END,
+               CASE WHEN grad_norm_after_scope = 'global' THEN grad_norm_after_clip END
+           ]) AS norm,
            contains(regexp_extract(kept, '([^bB]*[FfD][^bB]*)[bB][^FfD]*$', 1), 'F') AS by_wrapper,
            CASE
                WHEN by_hand THEN TRUE
@@ -80,6 +86,7 @@ norms AS (
            optimizer,
            attempt_id,
            parameter_part,
+           measured_at,
            count(*) AS ranks,
            bool_and(reduced) AS reduced,
            bool_or(by_hand) AS by_hand,
@@ -87,7 +94,10 @@ norms AS (
                WHEN count(norm) > 1 THEN coalesce((max(norm) - min(norm)) / nullif(max(norm), 0), 0)
            END AS norm_spread,
            min(norm) AS lowest,
-           max(norm) AS highest
+           max(norm) AS highest,
+           -- Apart by a window: a rank that threw one away is compared in another of its windows.
+           max(micro_step_id) - min(micro_step_id) AS apart,
+           apart >= max(microbatches) AS shifted
     FROM records
     GROUP BY ALL
 ),
@@ -100,7 +110,8 @@ spreads AS (
            max(norm_spread) AS norm_spread,
            arg_max(lowest, norm_spread ORDER BY parameter_part) AS lowest,
            arg_max(highest, norm_spread ORDER BY parameter_part) AS highest,
-           CASE WHEN NOT bool_or(by_hand) THEN any_value(probe_spread) END AS probe_spread
+           CASE WHEN NOT bool_or(by_hand) THEN any_value(probe_spread) END AS probe_spread,
+           max(apart) FILTER (WHERE shifted) AS apart
     FROM norms
     LEFT JOIN windows USING (run_id, launch, optimizer, attempt_id)
     WHERE norms.ranks > 1
@@ -117,13 +128,14 @@ SELECT run_id,
        0.0 AS expected,
        CASE
            WHEN probe_spread > $tolerance
-           THEN format('slices of the reduced gradient differ by {:.2g} % between ranks', 100 * probe_spread)
+           THEN format('slices of the reduced gradient differ by {:.3g} % between ranks', 100 * probe_spread)
            ELSE format(
-               'the norms of the reduced gradient are {:.6g} to {:.6g}, {:.2g} % apart{}',
+               'the norms of the reduced gradient are {:.6g} to {:.6g}, {:.3g} % apart{}',
                lowest,
                highest,
                100 * norm_spread,
                CASE WHEN probe_spread IS NOT NULL THEN ', while the probed slice agrees' ELSE '' END
            )
-       END AS message
+       END
+       || coalesce(format('; the ranks are {} micro-steps apart in this attempt', apart), '') AS message
 FROM spreads

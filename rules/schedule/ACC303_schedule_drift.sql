@@ -32,10 +32,10 @@ DeepSpeed: let the engine step the scheduler.
 not_a_fault_when = '''
 The rule looks at how the distance changes, never at its size: a scheduler made before the optimizer's first
 step, a fast-forward at resume and a single extra step stay silent. Attempts that were skipped are left out,
-whether the scheduler moved on them (that is ACC302) or not. A scheduler that is stepped once an epoch, once
-a validation or every few updates does not move with most of the updates and is out of scope, and what
-happens before its first move and after its last (a schedule that has ended) is left out. A position that
-goes back is a new schedule.
+whether the scheduler moved on them (that is ACC302) or not, and so are those before which the loop cleared
+a whole window without a step. A scheduler that is stepped once an epoch, once a validation or every few
+updates does not move with most of the updates and is out of scope, and what happens before its first move
+and after its last (a schedule that has ended) is left out. A position that goes back is a new schedule.
 '''
 references = [
     "Lightning-AI/pytorch-lightning#19774",
@@ -65,6 +65,7 @@ moves AS (
            scheduler_step_max - lag(scheduler_step_max) OVER attempts AS moved,
            optimizer_update_id - lag(optimizer_update_id) OVER attempts AS updates,
            attempt_id - lag(attempt_id) OVER attempts AS attempts,
+           discarded_microbatches >= coalesce(accumulation_steps, microbatches) AS skipped_by_loop,
            contains(word, '|')
                OR coalesce(lead(epoch_changed) OVER attempts, FALSE)
                OR (run_id, launch, attempt_id) IN (
@@ -89,6 +90,7 @@ distances AS (
     LEFT JOIN contracts USING (run_id, launch)
     -- Pairs with a skip between tell nothing, and a position that goes back is another schedule.
     WHERE attempts = updates
+      AND skipped_by_loop IS NOT TRUE
       AND moved >= 0
       -- The first move is where the distance is measured from.
       AND attempt_id > first_move

@@ -101,7 +101,7 @@ SELECT run_id,
            rank,
            CASE
                WHEN probe_spread > 0
-               THEN format('; slices of the gradient differ by {:.2g} % between ranks', 100 * probe_spread)
+               THEN format('; slices of the gradient differ by {:.3g} % between ranks', 100 * probe_spread)
                ELSE ''
            END
        ) AS message

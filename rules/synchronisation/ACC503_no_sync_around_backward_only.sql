@@ -25,9 +25,10 @@ Accelerate and Lightning cover both; look for an own no_sync. FSDP and DeepSpeed
 are not judged by this rule.
 '''
 not_a_fault_when = '''
-A micro-step whose forward and backward agree is silent. Where the forward was inside no_sync and the
-backward outside, nothing is reduced: that is ACC501 or ACC502, an error. Under the rule's own pattern the
-update is right, and a run that does not wait for its network loses nothing.
+A micro-step whose forward and backward agree is silent. Where the last forward was inside no_sync its
+micro-step is not reduced, wherever its backward was: that is ACC501 or ACC502, an error, and this rule is
+silent. Under the rule's own pattern the update is right, and a run that does not wait for its network loses
+nothing.
 '''
 references = [
     "KellerJordan/modded-nanogpt#31",
@@ -36,6 +37,8 @@ references = [
 */
 WITH reductions AS (
     SELECT *,
+           -- Where the last micro-step is not reduced the update is wrong, and other rules say so.
+           regexp_matches(regexp_replace(word, '^.*Z', ''), 'F[^bB]*[bB][^FfD]*$') AS last_reduced,
            len(regexp_extract_all(regexp_replace(word, '^.*Z', ''), 'F[^bB]*b')) AS misplaced,
            len(regexp_extract_all(regexp_replace(word, '^.*Z', ''), 'F[^bB]*[bB]')) AS reduced
     FROM windows
@@ -48,14 +51,17 @@ SELECT run_id,
        optimizer,
        attempt_id,
        NULL AS rank,
-       CASE WHEN wrapper IS NOT NULL AND token_ranks IS NOT NULL THEN misplaced > 0 END AS fault,
+       CASE
+           WHEN wrapper IS NOT NULL AND token_ranks IS NOT NULL THEN misplaced > 0 AND last_reduced
+       END AS fault,
        reduced::DOUBLE AS observed,
        1.0 AS expected,
        format(
            'no_sync was entered after the forward in {} of {} micro-steps, so they were reduced all the same: '
-           || 'right, with {} reductions for this update',
+           || 'right, with {} reduction{} for this update',
            misplaced,
            microbatches,
-           reduced
+           reduced,
+           CASE WHEN reduced = 1 THEN '' ELSE 's' END
        ) AS message
 FROM reductions

@@ -37,10 +37,12 @@ not_a_fault_when = '''
 One short window is a tail, or a micro-step that was skipped for a non-finite loss; two in a row count only
 where they fit into one window, or where no window of the launch was ever full. A window before which the
 data ended is the first of a new epoch, so epochs shorter than G pass where the dataloader is given to
-attach. Without it an epoch shorter than G looks the same: a warning, unless the weights are wrong as well.
-The same holds for G = 2 beside full windows, where two skipped micro-steps look like a step between. Steps
-that run a closure (LBFGS, SAM), and steps without a backward, are left out. Windows that are filled up to a
-number of tokens have no G: do not declare accumulation_steps for them; an inferred G is not judged.
+attach. Without it an epoch shorter than G looks the same: an error where the weights are wrong as well, a
+note where they are right and no window is a single micro-step, and else a warning. The same holds for G = 2
+beside full windows, where two skipped micro-steps look like a step between. Steps that run a closure
+(LBFGS, SAM), and steps without a backward, are left out, and so is one backward through the summed losses
+of G forwards. Windows that are filled up to a number of tokens have no G: do not declare accumulation_steps
+for them; an inferred G is not judged.
 '''
 references = [
     "jiaweizzhao/GaLore#78",
@@ -50,7 +52,13 @@ references = [
 */
 WITH steps AS (
     SELECT *,
-           microbatches + discarded_microbatches AS held
+           CASE
+               -- A whole window's forwards, and one backward through the sum of their losses.
+               WHEN microbatches = 1
+                    AND length(regexp_replace(word, '[^FfD]', '', 'g')) >= accumulation_steps
+               THEN greatest(accumulation_steps, 1 + discarded_microbatches)
+               ELSE microbatches + discarded_microbatches
+           END AS held
     FROM windows
     WHERE closure IS NOT TRUE
       AND (microbatches + discarded_microbatches > 0) IS NOT FALSE
@@ -96,6 +104,9 @@ SELECT run_id,
        CASE
            WHEN weight_cause NOT IN ('right', 'unexplained') THEN 'error'
            WHEN data_watched AND (accumulation_steps > 2 OR NOT some_full) THEN 'error'
+           -- Right windows of several micro-steps: short epochs, or a count that was declared wrongly.
+           WHEN NOT data_watched AND weight_cause = 'right' AND least(held, held_before, held_after) > 1
+           THEN 'note'
            ELSE 'warning'
        END AS severity,
        held AS observed,

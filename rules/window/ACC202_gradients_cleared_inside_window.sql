@@ -36,9 +36,11 @@ A tail that is dropped and cleared at the next epoch leaves a whole window: it p
 window that was short before anything was cleared is judged only where a whole one of the launch was cleared
 too. Gradients that another optimizer used before they were cleared (the two sides of a GAN) were not lost.
 A clear after the end of the data belongs to the new epoch. Two passes over the window (sharpness-aware
-minimisation by hand) keep a whole window. Steps that run a closure are left out. A loop that clears the
-window when it meets a non-finite gradient shows the same word now and then: a warning while fewer than half
-of the launch's windows do, unless the weights are wrong as well.
+minimisation by hand) keep a whole window. Gradients that something changed in an unknown way after the last
+backward are not judged: a loop may add them up in buffers of its own and put the sum back. Steps that run a
+closure are left out. A loop that clears the window when it meets a non-finite gradient shows the same word
+now and then: a warning while fewer than half of the launch's windows do, unless the weights are wrong as
+well.
 '''
 references = [
     "bytetriper/RAE#67",
@@ -68,6 +70,8 @@ words AS (
            microbatches < accumulation_steps
            AND discarded_microbatches > 0
            AND NOT (two_passes AND discarded_microbatches % nullif(microbatches, 0) = 0)
+           -- Changed by no single factor after the last backward: it may be what the loop had kept elsewhere.
+           AND CASE WHEN NOT (total_weight IS NULL AND regexp_matches(word, 'M[^bB]*[OX]')) THEN TRUE END
            -- A clear right after a backward: neither another optimizer's step nor an end of data between.
            AND regexp_matches(word, '[bB][^FfDbBoZ|]*Z') AS cleared
     FROM launches

@@ -31,9 +31,10 @@ DeepSpeed: the engine counts over epochs; do not end windows by a second counter
 not_a_fault_when = '''
 accumulation_steps that change during the run are declared from the window on in which they change; until
 then the longer windows are found. Where it was not declared but inferred from the windows themselves a
-longer one is only a note. In windows without a seen forward every backward counts as a micro-step, so two
-backwards a micro-step double the number: there the rule judges only windows longer than the launch's usual
-ones. Steps that run a closure are left out.
+longer one is only a note, and so are right windows where the launch's usual ones are as long: the count was
+declared wrongly, or each batch is gone through twice (adversarial training). In windows without a seen
+forward every backward counts as a micro-step, so two backwards a micro-step double the number: there the
+rule judges only windows longer than the launch's usual ones. Steps that run a closure are left out.
 '''
 references = [
     "WalkingMeatAxolotl/AnimaLoraStudio#305",
@@ -56,7 +57,12 @@ SELECT run_id,
            WHEN microbatches <= accumulation_steps THEN FALSE
            WHEN forward_seen OR usual = accumulation_steps THEN microbatches > accumulation_steps
        END AS fault,
-       CASE WHEN accumulation_inferred THEN 'note' ELSE 'warning' END AS severity,
+       CASE
+           WHEN accumulation_inferred THEN 'note'
+           -- Right windows, all longer: two passes over each batch, or a count that was declared wrongly.
+           WHEN usual > accumulation_steps AND weight_cause = 'right' THEN 'note'
+           ELSE 'warning'
+       END AS severity,
        microbatches AS observed,
        accumulation_steps AS expected,
        format(
