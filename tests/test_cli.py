@@ -269,6 +269,7 @@ class TestCheck:
                         }
                     ],
                     "unreadable": [],
+                    "remarks": [],
                 }
             ],
             "summary": {"failed": 1, "passed": 0, "not_checked": 0, "broken": 0},

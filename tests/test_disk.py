@@ -62,5 +62,6 @@ def test_a_training_outlives_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptu
     assert sum(entry.get("lost_records", 0) for entry in whole) == 9 - len(written)
     (run,) = check_paths([tmp_path]).runs
     assert run.attempts == len(written)
+    assert run.remarks == (f"rank 0 could not write {9 - len(written)} of its records",)
     assert len(run.unreadable) <= 1
     assert not [verdict for verdict in run.verdicts if verdict.status == "broken"]

@@ -254,6 +254,24 @@ def run_facts(connection: duckdb.DuckDBPyConnection) -> dict[str, RunFacts]:
     return found
 
 
+def remarks(connection: duckdb.DuckDBPyConnection) -> dict[str, tuple[str, ...]]:
+    """What each run's marks tell of holes in its record."""
+    rows = connection.execute(
+        """
+        SELECT run_id, rank, sum(lost_records) FILTER (kind = 'gap'),
+               count(*) FILTER (kind = 'hook_error'), min_by(name, place) FILTER (kind = 'hook_error')
+        FROM marks WHERE kind IN ('gap', 'hook_error') GROUP BY run_id, rank ORDER BY run_id, rank
+        """
+    ).fetchall()
+    found: dict[str, list[str]] = defaultdict(list)
+    for run_id, rank, lost, errors, first in rows:
+        if lost:
+            found[run_id].append(f"rank {rank} could not write {int(lost):,} of its records")
+        if errors:
+            found[run_id].append(f"a hook failed on rank {rank}, so records may be incomplete ({first})")
+    return {run_id: tuple(texts) for run_id, texts in found.items()}
+
+
 class Presence:
     """How often each field of the record is there, for the reasons of "not checked"."""
 

@@ -93,6 +93,8 @@ class RunReport:
     skipped: int
     verdicts: tuple[Verdict, ...]
     unreadable: tuple[UnreadableLine, ...]
+    remarks: tuple[str, ...]
+    """What the recording itself tells of its holes: records that were lost, hooks that failed."""
 
     def with_status(self, status: str) -> list[Verdict]:
         """The verdicts of one status; the failed ones with the highest severity first."""

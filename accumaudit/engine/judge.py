@@ -178,7 +178,7 @@ def _reach(cause: Rule, effect: Rule) -> str:
 
 
 def _report(ledger: Ledger, outcomes: list[Outcome]) -> AuditReport:
-    facts = evidence.run_facts(ledger.connection)
+    facts, remarks = evidence.run_facts(ledger.connection), evidence.remarks(ledger.connection)
     desk = _Desk(ledger, outcomes, [run_id for run_id, _ in ledger.runs])
     runs = []
     for run_id, path in ledger.runs:
@@ -202,6 +202,7 @@ def _report(ledger: Ledger, outcomes: list[Outcome]) -> AuditReport:
                 skipped=fact.skipped,
                 verdicts=verdicts,
                 unreadable=tuple(unreadable),
+                remarks=remarks.get(run_id, ()),
             )
         )
     return AuditReport(runs=tuple(runs))

@@ -42,6 +42,7 @@ def _run(run: RunReport) -> dict[str, object]:
         "skipped": run.skipped,
         "verdicts": [_verdict(verdict) for verdict in run.verdicts],
         "unreadable": [asdict(one) for one in run.unreadable],
+        "remarks": run.remarks,
     }
 
 

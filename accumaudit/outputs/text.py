@@ -73,6 +73,8 @@ class _Page:
 
 def _render_run(run: RunReport, page: _Page) -> None:
     page.line(printable(f"{run.run_id}: {_size(run)}"), style="bold")
+    for remark in run.remarks:
+        page.labelled("remark", remark)
     for verdict in run.with_status(FAILED):
         page.line()
         _render_fault(verdict, run, page)
