@@ -145,7 +145,7 @@ class Recorder:
         """Hear every parameter that is trained now."""
         for handle in self._parameter_handles.get(track.index, ()):
             handle.remove()
-        accumulated = self._hook(functools.partial(session.accumulated, track))
+        accumulated = _Accumulation(functools.partial(session.accumulated, track), self.fault, id(track))
         self._parameter_handles[track.index] = [
             parameter.register_post_accumulate_grad_hook(accumulated) for parameter in track.parameters
         ]
@@ -389,6 +389,23 @@ class Recorder:
             valid_tokens=tokens,
         )
         session.watch_loss(loss, lambda _tensor: call)
+
+
+class _Accumulation(Hook):
+    """The hook on a parameter: the first of a backward opens it for a track, all others are only noted."""
+
+    def __init__(
+        self, function: Callable[..., None], on_fault: Callable[[Exception], None], track: int
+    ) -> None:
+        super().__init__(function, on_fault)
+        self._track = track
+
+    def __call__(self, first: Tensor, *args: Any, **kwargs: Any) -> None:
+        fired = None if session.backward is None else session.backward.fired.get(self._track)
+        if fired is None:
+            super().__call__(first, *args, **kwargs)
+        else:
+            fired.append(first)
 
 
 class _Use:

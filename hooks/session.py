@@ -99,14 +99,10 @@ class Session:
         torch.autograd.Variable._execution_engine.queue_callback(self._close_backward)
 
     def accumulated(self, track: Track, parameter: Tensor) -> None:
-        """A gradient was accumulated into `parameter.grad`."""
+        """The first gradient of a backward was accumulated into a parameter of the track."""
         backward = self.current_backward()
-        fired = backward.fired.get(id(track))
-        if fired is None:
-            backward.fired[id(track)] = [parameter]
-            backward.letters[id(track)] = "B" if track.reduces() else "b"
-        else:
-            fired.append(parameter)
+        backward.letters[id(track)] = "B" if track.reduces() else "b"
+        backward.fired.setdefault(id(track), []).append(parameter)
 
     # loss
 

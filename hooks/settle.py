@@ -216,7 +216,7 @@ def _data_fields(steps: Sequence[MicroStep], values: Shipment) -> dict[str, Any]
         "attended_positions": [
             _sum(values.number(f.attended_positions) for f in step.forwards) for step in steps
         ],
-        "masked_positions": [_whole(values.number(step.masked_positions)) for step in steps],
+        "masked_positions": [_masked_positions(step, values) for step in steps],
         "data_digest": [_digest(step.forwards, values) for step in steps],
     }
 
@@ -224,6 +224,13 @@ def _data_fields(steps: Sequence[MicroStep], values: Shipment) -> dict[str, Any]
 def _sum(counts: Any) -> int | None:
     known = list(counts)
     return int(sum(known)) if known and None not in known else None
+
+
+def _masked_positions(step: MicroStep, values: Shipment) -> int | None:
+    """Positions of samples without any valid token."""
+    if step.scored_rows is None:
+        return None
+    return values.vector(step.scored_rows).count(False) * step.row_length
 
 
 def _whole(value: float | None) -> int | None:

@@ -163,7 +163,7 @@ class Track:
                 micro_step.forwards.append(forward)
         micro_step.calls.extend(reversed(backward.calls))  # hooks fire in reverse
         micro_step.roots.append(backward.root)
-        micro_step.masked_positions = _fully_masked(micro_step)
+        micro_step.scored_rows = _scored_rows(micro_step)
 
     def rotate(self, backward: Backward | None = None) -> None:
         """Close the transaction before the earliest forward of the backward, else here."""
@@ -331,11 +331,12 @@ def _total_norm(gradients: list[Tensor]) -> Tensor | None:
         return torch.nn.utils.get_total_norm(gradients)
 
 
-def _fully_masked(micro_step: MicroStep) -> Tensor | None:
-    """Positions of samples without any valid token; unknown where several calls share the samples."""
+def _scored_rows(micro_step: MicroStep) -> Tensor | None:
+    """Which rows of positions hold a valid one, a row a sample; unknown where calls share the samples."""
     valid = [call.valid for call in micro_step.calls]
     samples = sum(forward.samples or 0 for forward in micro_step.forwards)
     if len(valid) != 1 or valid[0] is None or not samples or valid[0].numel() % samples:
         return None
     rows = valid[0].reshape(samples, -1)
-    return (~rows.any(1)).sum() * rows.shape[1]
+    micro_step.row_length = rows.shape[1]
+    return rows.any(1)

@@ -52,7 +52,10 @@ class MicroStep:
     calls: list[LossCall] = field(default_factory=list)
     roots: list[Tensor | None] = field(default_factory=list)
     scale: Tensor | float = 1.0
-    masked_positions: Tensor | None = None
+    scored_rows: Tensor | None = None
+    """Which samples have a valid token, where that is known."""
+    row_length: int = 0
+    """Positions of a sample."""
 
 
 @dataclass(slots=True, eq=False)
@@ -143,7 +146,7 @@ def _micro_step_tensors(micro_step: MicroStep) -> Iterator[Tensor]:
         yield from call.tensors()
     for forward in micro_step.forwards:
         yield from _present(forward.attended_positions, forward.digest)
-    yield from _present(*micro_step.roots, micro_step.scale, micro_step.masked_positions)
+    yield from _present(*micro_step.roots, micro_step.scale, micro_step.scored_rows)
 
 
 def _present(*values: Tensor | float | None) -> Iterator[Tensor]:
