@@ -81,6 +81,7 @@ def test_the_loop_as_it_stands_is_silent(pair: Pair, tmp_path: Path) -> None:
     assert codes(tmp_path / "run") == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_broken_line_gives_its_code(name: str, pair: Pair, tmp_path: Path) -> None:
     """One line is broken; exactly its codes are found."""

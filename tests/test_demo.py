@@ -50,6 +50,7 @@ def train_all(scenarios: dict[str, Scenario], ranks: int, folder: Path, pair: Pa
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_each_fault_gives_its_code_and_no_other(ranks: int, tmp_path: Path, pair: Pair) -> None:
     names = train_all(FAULTS, ranks, tmp_path, pair)
@@ -58,6 +59,7 @@ def test_each_fault_gives_its_code_and_no_other(ranks: int, tmp_path: Path, pair
     assert not wrong, told(wrong) or f"nothing was found in {[*wrong]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_no_right_loop_is_accused(ranks: int, tmp_path: Path, pair: Pair) -> None:
     names = train_all(VARIANTS, ranks, tmp_path, pair)

@@ -11,6 +11,8 @@ import pytest
 from tests.records import Record, write_run
 from tests.tables import by_rank, column, windows
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 
 class TestWeights:
     """T, d and N over ranks."""
