@@ -53,7 +53,7 @@ def attach(
             gradients, which evaluate.
         gradient_divisor: what the sum of the ranks' gradients is divided by, where DDP does not tell.
         loss_coefficients: deliberate factor of each loss term, by name; the first term is "main".
-        loss_unit: token or sample, a word for messages.
+        loss_unit: token or sample: what the loss is averaged over, and the word that messages use.
         labels: name of the model's argument that holds integer labels, where the model returns its loss.
         ignore_index: label that does not count, for `labels`.
         reduction: mean or sum, of the loss that the model returns.
@@ -72,10 +72,8 @@ def attach(
         return Audit(None)
     optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] * len(optimizers)
-    _check_model(model, optimizers, schedulers)
-    for entry in schedulers:
-        if entry is not None and not callable(getattr(entry, "step", None)):
-            raise TypeError(f"accumaudit: scheduler is a {type(entry).__name__}, which has no method step")
+    _check_model(model, optimizers)
+    _check_schedulers(schedulers, len(optimizers))
     _check_options(scaler, dataloader, accumulation_steps, loss_unit, reduction)
     run = Path(log_dir)
     rank, world_size = global_rank()
@@ -105,6 +103,11 @@ def attach(
     )
     recorder.writer = _open_ledger(ledger_path(run, rank, launch), head)
     audit = Audit(recorder, Summary(run, recorder) if summary and rank == 0 else None)
+    _start(recorder, audit)
+    return audit
+
+
+def _start(recorder: Recorder, audit: Audit) -> None:
     patches.install()
     session.recorders.append(recorder)
     try:
@@ -112,15 +115,22 @@ def attach(
     except BaseException:
         audit.close()
         raise
-    return audit
 
 
-def _check_model(model: nn.Module, optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> None:
-    if len(optimizers) != len(schedulers):
+def _check_schedulers(schedulers: Sequence[Any], optimizers: int) -> None:
+    if len(schedulers) != optimizers:
         raise ValueError(
-            f"accumaudit: {len(optimizers)} optimizers and {len(schedulers)} schedulers were given; "
+            f"accumaudit: {optimizers} optimizers and {len(schedulers)} schedulers were given; "
             "give one scheduler for each optimizer, None where it has none"
         )
+    for scheduler in schedulers:
+        if scheduler is not None and not callable(getattr(scheduler, "step", None)):
+            raise TypeError(
+                f"accumaudit: scheduler is a {type(scheduler).__name__}, which has no method step"
+            )
+
+
+def _check_model(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
             "accumaudit: the model has no trainable parameter; attach after requires_grad is set, "

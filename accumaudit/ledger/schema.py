@@ -73,7 +73,7 @@ RUN_FIELDS: Final = (
     _field("wrapper", "VARCHAR", "none, ddp, fsdp1, fsdp2 or deepspeed-zero0..3"),
     _field("cpu_offload", "BOOLEAN", "whether parameters or gradients live on the host"),
     _field("precision", "VARCHAR", "dtype of the parameters, with autocast's dtype where it was on"),
-    _field("loss_unit", "VARCHAR", "token or sample: a word for messages", writer="loop"),
+    _field("loss_unit", "VARCHAR", "token or sample: what the loss is averaged over", writer="loop"),
     _field(
         "optimizers",
         'STRUCT("index" BIGINT, "class" VARCHAR, "name" VARCHAR)[]',
