@@ -401,7 +401,8 @@ class _Accumulation(Hook):
         self._track = track
 
     def __call__(self, first: Tensor, *args: Any, **kwargs: Any) -> None:
-        fired = None if session.backward is None else session.backward.fired.get(self._track)
+        backward = session.backward  # read once: another thread may end it
+        fired = None if backward is None else backward.fired.get(self._track)
         if fired is None:
             super().__call__(first, *args, **kwargs)
         else:

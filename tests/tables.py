@@ -1,4 +1,4 @@
-"""Short ways to ask the tables of one run, for tests."""
+"""Short ways to ask the tables of a ledger, and to find or make its lines, for tests."""
 
 from __future__ import annotations
 
@@ -6,15 +6,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from accumaudit.ledger.reader import read_ledger
+from accumaudit.ledger.reader import Ledger, read_ledger
+from tests.records import build_run, to_line
 
 Rows = list[tuple[Any, ...]]
 
 
-def query(run: Path, sql: str) -> Rows:
-    """What a query over the run's tables gives."""
-    with read_ledger([run]) as ledger:
-        return ledger.connection.execute(sql).fetchall()
+def rows(ledger: Ledger, sql: str) -> Rows:
+    """What a query over the tables of an open ledger gives."""
+    return ledger.connection.execute(sql).fetchall()
+
+
+def query(path: Path | list[Path], sql: str) -> Rows:
+    """What a query over the tables of one path, or of several, gives."""
+    with read_ledger(path if isinstance(path, list) else [path]) as ledger:
+        return rows(ledger, sql)
+
+
+def file_of(run: Path, rank: int = 0) -> Path:
+    """The file of one rank."""
+    return next(run.glob(f"rank-*/{rank:05d}.*"))
+
+
+def line_of(**fields: Any) -> str:
+    """An update that is good but for the given fields; a field given as ... is left out."""
+    record = build_run(1, 1)[0][1] | fields
+    return to_line({name: value for name, value in record.items() if value is not ...})
 
 
 def windows(run: Path, columns: str) -> Rows:

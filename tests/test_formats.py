@@ -6,33 +6,14 @@ import gzip
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
 
 from accumaudit.ledger import recovery
-from accumaudit.ledger.reader import Ledger, LedgerError, read_ledger
-from tests.records import Record, build_run, to_line, write_run
-
-
-def rows(ledger: Ledger, query: str) -> list[tuple[Any, ...]]:
-    return ledger.connection.execute(query).fetchall()
-
-
-def read_rows(path: Path | list[Path], query: str) -> list[tuple[Any, ...]]:
-    with read_ledger(path if isinstance(path, list) else [path]) as ledger:
-        return rows(ledger, query)
-
-
-def file_of(run: Path, rank: int = 0) -> Path:
-    return next(run.glob(f"rank-*/{rank:05d}.*"))
-
-
-def line_of(**fields: Any) -> str:
-    """An update that is good but for the given fields; a field given as ... is left out."""
-    record = build_run(1, 1)[0][1] | fields
-    return to_line({name: value for name, value in record.items() if value is not ...})
+from accumaudit.ledger.reader import LedgerError, read_ledger
+from tests.records import Record, build_run, write_run
+from tests.tables import file_of, query, rows
 
 
 class TestDamage:
@@ -117,17 +98,17 @@ class TestFormats:
 
     def test_gzip(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", 3)
-        expected = read_rows(run, "SELECT * EXCLUDE (file) FROM updates ORDER BY ALL")
+        expected = query(run, "SELECT * EXCLUDE (file) FROM updates ORDER BY ALL")
         for path in list(run.glob("rank-*/*.jsonl")):
             path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
             path.unlink()
-        assert read_rows(run, "SELECT * EXCLUDE (file) FROM updates ORDER BY ALL") == expected
+        assert query(run, "SELECT * EXCLUDE (file) FROM updates ORDER BY ALL") == expected
 
     def test_a_wrong_suffix_is_no_matter(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", 3)
         path = file_of(run, 1)
         path.write_bytes(gzip.compress(path.read_bytes()))
-        assert read_rows(run, "SELECT count(*), bool_and(complete) FROM windows") == [(3, True)]
+        assert query(run, "SELECT count(*), bool_and(complete) FROM windows") == [(3, True)]
 
     def test_gzip_that_ends_early(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", [{"events": f"{random.random()}"} for _ in range(400)], ranks=2)
@@ -147,7 +128,7 @@ class TestFormats:
         run = write_run(tmp_path / "run", 3)
         for path in list(run.glob("rank-*/*.jsonl")):
             compress(path)
-        assert read_rows(run, "SELECT count(*), bool_and(complete) FROM windows") == [(3, True)]
+        assert query(run, "SELECT count(*), bool_and(complete) FROM windows") == [(3, True)]
 
     def test_zstd_that_ends_early(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", 30)
@@ -173,7 +154,7 @@ class TestFormats:
     def test_parquet(self, tmp_path: Path) -> None:
         """A ledger that was converted has the same columns, or fewer, in whatever types."""
         run = write_run(tmp_path / "run", [{}, {"microbatches": 2, "total_weight": 0.5}, {"skipped": True}])
-        expected = read_rows(run, self.QUERY)
+        expected = query(run, self.QUERY)
         converted = tmp_path / "converted.parquet"
         convert([file_of(run, 0), file_of(run, 1)], converted)
         with read_ledger([converted]) as ledger:

@@ -13,25 +13,7 @@ from accumaudit.ledger import loading, recovery
 from accumaudit.ledger.reader import Ledger, LedgerError, read_ledger
 from accumaudit.ledger.schema import FIELDS, SCHEMA_VERSION
 from tests.records import Record, build_run, to_line, write_records, write_run
-
-
-def rows(ledger: Ledger, query: str) -> list[tuple[Any, ...]]:
-    return ledger.connection.execute(query).fetchall()
-
-
-def read_rows(path: Path | list[Path], query: str) -> list[tuple[Any, ...]]:
-    with read_ledger(path if isinstance(path, list) else [path]) as ledger:
-        return rows(ledger, query)
-
-
-def file_of(run: Path, rank: int = 0) -> Path:
-    return next(run.glob(f"rank-*/{rank:05d}.*"))
-
-
-def line_of(**fields: Any) -> str:
-    """An update that is good but for the given fields; a field given as ... is left out."""
-    record = build_run(1, 1)[0][1] | fields
-    return to_line({name: value for name, value in record.items() if value is not ...})
+from tests.tables import file_of, line_of, query, rows
 
 
 class TestPaths:
@@ -48,7 +30,7 @@ class TestPaths:
         write_records(
             tmp_path / "run", {rank: [r | {"rank": rank} for r in records] for rank in (0, 1, 1000)}
         )
-        assert read_rows(tmp_path / "run", "SELECT rank FROM updates ORDER BY rank") == [(0,), (1,), (1000,)]
+        assert query(tmp_path / "run", "SELECT rank FROM updates ORDER BY rank") == [(0,), (1,), (1000,)]
 
     def test_a_folder_of_runs_gives_each(self, tmp_path: Path) -> None:
         for name in ("b", "a", "deep/er/c"):
@@ -271,16 +253,16 @@ class TestLines:
             bad: Record = dict.fromkeys(floats, value) | {name: [1.0, value, 3.0, 4.0] for name in lists}
             run = write_run(tmp_path / str(value), [{}, bad], ranks=1)
             selected = ", ".join(f"{name}, {name}_nonfinite" for name in floats + lists)
-            (found,) = read_rows(run, f"SELECT {selected} FROM updates WHERE attempt_id = 2")
+            (found,) = query(run, f"SELECT {selected} FROM updates WHERE attempt_id = 2")
             assert found == (None, True) * len(floats) + ([1.0, None, 3.0, 4.0], True) * len(lists)
 
     def test_finite_numbers_are_not_flagged_and_unknown_ones_neither(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", [{"learning_rate": None, "loss": None, "loss_scale": [1e308] * 4}])
-        query = """
+        sql = """
             SELECT DISTINCT learning_rate_nonfinite, loss_nonfinite, loss_scale_nonfinite, loss_scale[4],
                             time_nonfinite, valid_tokens_nonfinite FROM updates
         """
-        assert read_rows(run, query) == [(None, None, False, 1e308, False, False)]
+        assert query(run, sql) == [(None, None, False, 1e308, False, False)]
 
     @pytest.mark.parametrize(
         "fields",
@@ -304,8 +286,8 @@ class TestLines:
             assert line == 6
             assert why.startswith("lists of different lengths are taken as unknown: microbatches is ")
             assert self.kept(ledger) == [1, 2, 3, 4]
-            query = "SELECT valid_tokens, loss, data_digest, lists_agree FROM updates WHERE attempt_id = 4"
-            assert rows(ledger, query) == [(None, None, None, False)]
+            sql = "SELECT valid_tokens, loss, data_digest, lists_agree FROM updates WHERE attempt_id = 4"
+            assert rows(ledger, sql) == [(None, None, None, False)]
             assert rows(ledger, "SELECT total_weight, weight_cause FROM windows WHERE attempt_id = 4") == [
                 (None, None)
             ]
