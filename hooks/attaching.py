@@ -5,20 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from accumaudit.hooks import patches
 from accumaudit.hooks.audit import Audit
 from accumaudit.hooks.launch import global_rank, launch_token, run_record
-from accumaudit.hooks.recorder import LossSource, Recorder
+from accumaudit.hooks.model_loss import LossSource
+from accumaudit.hooks.recorder import Recorder
 from accumaudit.hooks.session import session
 from accumaudit.hooks.settle import Settler
 from accumaudit.hooks.summary import Summary
 from accumaudit.hooks.track import optimizer_parameters
 from accumaudit.ledger.writer import LedgerWriter, ledger_path
+
+LAZY: Final = frozenset({"lazy", "meta", "xla"})
+"""Devices on which a value that is looked at would have to be computed first."""
 
 
 def attach(
@@ -37,6 +42,9 @@ def attach(
     labels: str | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
+    ranks: Literal["all", "first"] | Sequence[int] = "all",
+    every: int = 1,
+    microbatch_detail: Literal["full", "sums"] = "full",
     summary: bool = True,
 ) -> Audit:
     """Record every optimizer update of a training loop.
@@ -45,7 +53,7 @@ def attach(
         model: the module whose forward the loop calls; the DDP wrapper where there is one.
         optimizer: the optimizer, or a list of them.
         scheduler: the learning rate scheduler, or a list as long as that of the optimizers.
-        scaler: a gradient scaler; not supported yet.
+        scaler: the gradient scaler; one of torch's own is seen without being given too.
         log_dir: the run's folder; each rank writes one file in it.
         accumulation_steps: micro-steps of a full window.
         max_grad_norm: limit of the gradient norm that the loop clips to.
@@ -57,6 +65,9 @@ def attach(
         labels: name of the model's argument that holds integer labels, where the model returns its loss.
         ignore_index: label that does not count, for `labels`.
         reduction: mean or sum, of the loss that the model returns.
+        ranks: the ranks that write: "all", "first", or a list; the others record nothing and pay nothing.
+        every: attempts to one record; scalers' skips are counted in between all the same.
+        microbatch_detail: "full", or "sums" of each window in place of one entry per micro-step.
         summary: say one line after three windows, and the verdict at the end.
 
     Returns:
@@ -65,7 +76,7 @@ def attach(
     Raises:
         ValueError: no trainable parameter, an optimizer of other parameters, an optimizer that is attached
             already, lists of unequal length, or a number that cannot be.
-        TypeError: a scaler, or data whose iteration cannot be watched.
+        TypeError: a scheduler or scaler that is none, or data whose iteration cannot be watched.
         OSError: log_dir cannot be written.
     """
     if os.environ.get("ACCUMAUDIT") == "0":
@@ -74,10 +85,15 @@ def attach(
     schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] * len(optimizers)
     _check_model(model, optimizers)
     _check_schedulers(schedulers, len(optimizers))
-    _check_options(scaler, dataloader, accumulation_steps, loss_unit, reduction)
+    _check_scaler(scaler)
+    _check_options(dataloader, accumulation_steps, loss_unit, reduction)
+    _check_detail(every, microbatch_detail)
     run = Path(log_dir)
     rank, world_size = global_rank()
     launch = launch_token(run, world_size)
+    writing = _writing_ranks(ranks, world_size)
+    if writing is not None and rank not in writing:
+        return Audit(None)
     head = run_record(
         model,
         optimizers,
@@ -90,6 +106,8 @@ def attach(
             "max_grad_norm": max_grad_norm,
             "gradient_divisor": gradient_divisor,
             "loss_unit": loss_unit,
+            "recorded_ranks": writing,
+            "recorded_every": every if every > 1 else None,
         },
     )
     recorder = Recorder(
@@ -97,14 +115,33 @@ def attach(
         optimizers,
         schedulers,
         accumulation_steps=accumulation_steps,
+        every=every,
+        several_ranks=world_size > 1,
         dataloader=dataloader,
-        settler=Settler(launch, rank, dict(loss_coefficients or {})),
+        scaler=scaler,
+        settler=Settler(
+            launch, rank, dict(loss_coefficients or {}), head["gradient_divisor"], microbatch_detail
+        ),
         loss_source=LossSource(model, labels, ignore_index, reduction),
     )
     recorder.writer = _open_ledger(ledger_path(run, rank, launch), head)
+    if (lazy := _lazy_devices(recorder)) is not None:
+        return _without_hooks(recorder, lazy)
     audit = Audit(recorder, Summary(run, recorder) if summary and rank == 0 else None)
     _start(recorder, audit)
     return audit
+
+
+def _lazy_devices(recorder: Recorder) -> str | None:
+    """Kinds of devices where an operation is only noted when it is called, and done later."""
+    kinds = {parameter.device.type for track in recorder.tracks for parameter in track.parameters}
+    return ", ".join(sorted(kinds & LAZY)) or None
+
+
+def _without_hooks(recorder: Recorder, devices: str) -> Audit:
+    recorder.not_recorded(f"parameters lie on {devices}, a lazy device: this run is not recorded")
+    recorder.finish("closed", finished=False)
+    return Audit(None)
 
 
 def _start(recorder: Recorder, audit: Audit) -> None:
@@ -150,11 +187,34 @@ def _check_model(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
             )
 
 
-def _check_options(
-    scaler: Any, dataloader: Any, accumulation_steps: int | None, loss_unit: str, reduction: str
-) -> None:
-    if scaler is not None and getattr(scaler, "is_enabled", lambda: True)():
-        raise TypeError("accumaudit: gradient scalers are not supported yet; attach to an fp32 or bf16 loop")
+def _check_scaler(scaler: Any) -> None:
+    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+        raise TypeError(
+            f"accumaudit: scaler is a {type(scaler).__name__}, no torch.amp.GradScaler; give the one inside "
+            "it, or none: a loss scale that the loop makes by hand needs none"
+        )
+
+
+def _check_detail(every: int, microbatch_detail: str) -> None:
+    if every < 1:
+        raise ValueError(f"accumaudit: every is {every}; it must be 1 or more")
+    if microbatch_detail not in ("full", "sums"):
+        raise ValueError(f"accumaudit: microbatch_detail is {microbatch_detail!r}; it is full or sums")
+
+
+def _writing_ranks(ranks: str | Sequence[int], world_size: int) -> list[int] | None:
+    """The ranks that write; None where all do."""
+    if isinstance(ranks, str):
+        if ranks not in ("all", "first"):
+            raise ValueError(f"accumaudit: ranks is {ranks!r}; it is all, first, or a list of ranks")
+        return None if ranks == "all" or world_size == 1 else [0]
+    chosen = sorted(set(ranks))
+    if not chosen or not set(chosen) <= set(range(world_size)):
+        raise ValueError(f"accumaudit: ranks is {list(ranks)}; it must name ranks below {world_size}")
+    return chosen if len(chosen) < world_size else None
+
+
+def _check_options(dataloader: Any, accumulation_steps: int | None, loss_unit: str, reduction: str) -> None:
     if accumulation_steps is not None and accumulation_steps < 1:
         raise ValueError(f"accumaudit: accumulation_steps is {accumulation_steps}; it must be 1 or more")
     if loss_unit not in ("token", "sample"):

@@ -117,6 +117,15 @@ class Audit:
         if self._recorder is not None:
             self._recorder.guard(self._recorder.observe_loss, loss, valid_tokens, reduction)
 
+    def ema_updated(self, *, decay: float | None = None) -> None:
+        """A moving average of the parameters, made by the loop itself, has taken them in.
+
+        Args:
+            decay: the share that the average keeps of itself.
+        """
+        if self._recorder is not None:
+            self._recorder.guard(self._recorder.ema_updated, decay)
+
     @property
     def scheduler(self) -> Any:
         """The scheduler that is watched (of the first optimizer); assign one that is made after attach."""

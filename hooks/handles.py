@@ -32,6 +32,11 @@ _capturing: Callable[[], bool] = (
 )
 
 
+def capturing() -> bool:
+    """Whether a CUDA graph is captured now; its replays run no hook."""
+    return _capturing()
+
+
 def unreal() -> bool:
     """Whether torch compiles, traces or captures now: what runs is a program in the making, no training."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or _capturing()

@@ -1,26 +1,36 @@
 """Every function of torch that is replaced while a recorder is attached, in one place.
 
-Official hooks come first; what is here has none. Each patch calls the original with the very same
-arguments and returns what it returns.
+Official hooks come first; what is here has none.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import distributed
 from torch.jit import _builtins
 from torch.nn.utils import clip_grad
+from torch.optim.swa_utils import AveragedModel
 
-from accumaudit.hooks.handles import unreal
-from accumaudit.hooks.loss import LossCall, call_site, remember
 from accumaudit.hooks.session import session
-
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+from accumaudit.hooks.wrappers import (
+    Wrap,
+    outermost,
+    wrap_average,
+    wrap_backward,
+    wrap_collective,
+    wrap_linear_loss,
+    wrap_loss,
+    wrap_norm_clip,
+    wrap_scale,
+    wrap_scaler_step,
+    wrap_scaler_update,
+    wrap_unscale,
+    wrap_value_clip,
+)
 
 
 class Patch:
@@ -59,87 +69,6 @@ class Patch:
         if self._builtin is not None:
             _builtins._get_builtin_table().pop(id(self._wrapper), None)
         self._original = self._wrapper = None
-
-
-def _quiet() -> bool:
-    return not session.recorders or unreal()
-
-
-def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if _quiet():
-            return original(tensors, grad_tensors, *args, **kwargs)
-        tensors, grad_tensors = _kept(tensors), _kept(grad_tensors)
-        with session.running_backward(tensors, grad_tensors):
-            return original(tensors, grad_tensors, *args, **kwargs)
-
-    return backward
-
-
-def _kept(values: Any) -> Any:
-    """An iterator's values, so that looking at them does not use it up; all else as it is."""
-    return tuple(values) if isinstance(values, Iterator) else values
-
-
-def _wrap_loss(original: Callable[..., Any]) -> Callable[..., Any]:
-    def loss(*args: Any, **kwargs: Any) -> Any:
-        if _quiet():
-            return original(*args, **kwargs)  # the names of variables here would stand in a traced graph
-        output = original(*args, **kwargs)
-        session.watch_loss(output, lambda tensor: remember(tensor, *args, **kwargs))
-        return output
-
-    return loss
-
-
-def _wrap_linear_loss(original: Callable[..., Any]) -> Callable[..., Any]:
-    def linear_cross_entropy(*args: Any, **kwargs: Any) -> Any:
-        if _quiet():
-            return original(*args, **kwargs)
-        outputs = original(*args, **kwargs)
-        session.watch_loss(outputs[0], lambda tensor: _remember_linear(tensor, args))
-        return outputs
-
-    return linear_cross_entropy
-
-
-def _remember_linear(output: Tensor, arguments: tuple[Any, ...]) -> LossCall:
-    _input, _weight, target, _bias, class_weights, reduction, ignore_index = arguments[:7]
-    return LossCall(
-        site=call_site(),
-        reduction=reduction,
-        value=output.detach().clone(),
-        target=target,
-        class_weights=class_weights,
-        ignore_index=ignore_index,
-    )
-
-
-def _wrap_norm_clip(original: Callable[..., Any]) -> Callable[..., Any]:
-    def clip_grads_with_norm_(
-        parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        with _clipping("norm", parameters, max_norm, total_norm):
-            return original(parameters, max_norm, total_norm, *args, **kwargs)
-
-    return clip_grads_with_norm_
-
-
-def _wrap_value_clip(original: Callable[..., Any]) -> Callable[..., Any]:
-    def clip_grad_value_(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> Any:
-        parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        with _clipping("value", parameters, clip_value, None):
-            return original(parameters, clip_value, *args, **kwargs)
-
-    return clip_grad_value_
-
-
-@contextmanager
-def _clipping(kind: str, parameters: list[Tensor], limit: Any, norm: Any) -> Iterator[None]:
-    session.each(lambda recorder: recorder.clip_begins(parameters))
-    yield
-    session.each(lambda recorder: recorder.clip_ended(kind, parameters, limit, norm))
 
 
 class _WatchedIterator:
@@ -210,6 +139,14 @@ def watch_scheduler(scheduler: object) -> None:
     _watch_class(scheduler, "step", wrap)
 
 
+def watch_scaler(scaler: object) -> None:
+    """Hear a scaler whose class has methods of its own: those are patched too."""
+    for method, wrap in SCALER.items():
+        owner = next((cls for cls in type(scaler).__mro__ if method in cls.__dict__), torch.amp.GradScaler)
+        if owner is not torch.amp.GradScaler:
+            _watch_class(scaler, method, outermost(wrap))
+
+
 def _watch_class(instance: object, method: str, wrap: Wrap) -> None:
     owner = next(cls for cls in type(instance).__mro__ if method in cls.__dict__)
     patch = _class_patches.setdefault((owner, method), Patch(owner, method, wrap))
@@ -227,15 +164,24 @@ def watchable(instance: object, method: str) -> bool:
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
 
 
+SCALER: Final = {
+    "scale": wrap_scale,
+    "unscale_": wrap_unscale,
+    "step": wrap_scaler_step,
+    "update": wrap_scaler_update,
+}
+
 PATCHES = (
-    Patch(torch.autograd, "backward", _wrap_backward),
-    Patch(torch._C._nn, "cross_entropy_loss", _wrap_loss, builtin="aten::cross_entropy_loss"),
-    Patch(torch._C._nn, "nll_loss_nd", _wrap_loss, builtin="aten::nll_loss_nd"),
+    Patch(torch.autograd, "backward", wrap_backward),
+    Patch(torch._C._nn, "cross_entropy_loss", wrap_loss, builtin="aten::cross_entropy_loss"),
+    Patch(torch._C._nn, "nll_loss_nd", wrap_loss, builtin="aten::nll_loss_nd"),
     # clip_grad_norm_ calls this one by its global name, so that those who imported it by name are seen too.
-    Patch(clip_grad, "_clip_grads_with_norm_", _wrap_norm_clip),
-    Patch(torch.nn.utils, "clip_grads_with_norm_", _wrap_norm_clip),
-    Patch(clip_grad, "clip_grad_value_", _wrap_value_clip),
-    Patch(torch.nn.utils, "clip_grad_value_", _wrap_value_clip),
+    Patch(clip_grad, "_clip_grads_with_norm_", wrap_norm_clip),
+    Patch(torch.nn.utils, "clip_grads_with_norm_", wrap_norm_clip),
+    Patch(clip_grad, "clip_grad_value_", wrap_value_clip),
+    Patch(torch.nn.utils, "clip_grad_value_", wrap_value_clip),
+    *(Patch(torch.amp.GradScaler, method, outermost(wrap)) for method, wrap in SCALER.items()),
+    Patch(AveragedModel, "update_parameters", wrap_average),
 )
 
 
@@ -243,10 +189,15 @@ def _linear_loss_patch() -> tuple[Patch, ...]:
     """The chunked linear cross entropy, which older versions of torch do not have."""
     module = getattr(torch.nn.modules, "linear_cross_entropy", None)
     name = "_linear_cross_entropy_batch_chunked"
-    return (Patch(module, name, _wrap_linear_loss),) if hasattr(module, name) else ()
+    return (Patch(module, name, wrap_linear_loss),) if hasattr(module, name) else ()
 
 
-VERSION_PATCHES = _linear_loss_patch()
+def _collective_patches() -> tuple[Patch, ...]:
+    names = ("all_reduce", "all_reduce_coalesced", "reduce") if distributed.is_available() else ()
+    return tuple(Patch(distributed, name, wrap_collective) for name in names)
+
+
+VERSION_PATCHES = (*_linear_loss_patch(), *_collective_patches())
 
 
 def install() -> None:

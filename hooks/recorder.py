@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-import inspect
+import itertools
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +20,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from accumaudit.hooks import patches
+from accumaudit.hooks.average import decay_of
 from accumaudit.hooks.handles import Hook
 from accumaudit.hooks.inputs import argument_names, describe, differentiable, lasting
 from accumaudit.hooks.loss import LossCall, call_site
+from accumaudit.hooks.model_loss import LossSource, inner_module
 from accumaudit.hooks.running import Running
 from accumaudit.hooks.schedule import moves_unseen
 from accumaudit.hooks.session import session
@@ -34,40 +37,8 @@ from accumaudit.ledger.writer import LedgerWriter
 
 log = logging.getLogger("accumaudit")
 
-
-def inner_module(model: nn.Module) -> nn.Module:
-    """The module inside its wrapper."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
-
-
-class LossSource:
-    """Where the attached model's own loss and its labels are found, for source "model_loss"."""
-
-    def __init__(self, model: nn.Module, labels: str | None, ignore_index: int, reduction: str) -> None:
-        self._labels = labels
-        self._ignore_index = ignore_index
-        self._reduction = reduction
-        self._signature = inspect.signature(inner_module(model).forward) if labels is not None else None
-
-    def call(
-        self, output: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Tensor, LossCall] | None:
-        """The scalar that the model returned, as a loss call; None where labels are not declared."""
-        if self._signature is None or self._labels is None:
-            return None
-        named = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        loss = named if isinstance(named, Tensor) else next(differentiable(output), None)
-        target = self._signature.bind(*args, **kwargs).arguments.get(self._labels)
-        if loss is None or loss.grad_fn is None or loss.numel() != 1 or not isinstance(target, Tensor):
-            return None
-        return loss, LossCall(
-            site=("model", 0, 0),
-            reduction=self._reduction,
-            value=loss.detach().clone(),
-            source="model_loss",
-            target=target,
-            ignore_index=self._ignore_index,
-        )
+STATE_TIMEOUT: Final = 10.0
+"""Seconds that a checkpoint waits for the writer."""
 
 
 class Recorder:
@@ -80,12 +51,17 @@ class Recorder:
         schedulers: Sequence[Any],
         *,
         accumulation_steps: int | None,
+        every: int,
+        several_ranks: bool,
         dataloader: Any,
+        scaler: Any,
         settler: Settler,
         loss_source: LossSource,
     ) -> None:
         self.model = model
         self.accumulation_steps = accumulation_steps
+        self.every = every
+        self.several_ranks = several_ranks
         self.settler = settler
         self.writer: LedgerWriter | None = None
         self.epoch: int | None = None
@@ -95,9 +71,16 @@ class Recorder:
             for index, (optimizer, scheduler) in enumerate(zip(optimizers, schedulers, strict=True))
         ]
         self._dataloader = dataloader
+        self._scaler = scaler
         self._loss_source = loss_source
         self._argument_names = argument_names(inner_module(model))
         self._running = Running()
+        self._forwards = itertools.count()
+        self._steps_seen = 0
+        self._steps_before = 0
+        """Steps of all optimizers that torch knows, now and when a scaler was asked for one."""
+        self._averages = 0
+        self._told_captured = False
         self._handles: list[Any] = []
         self._parameter_handles: dict[int, list[Any]] = {}
 
@@ -130,6 +113,8 @@ class Recorder:
                 patches.watch_scheduler(scheduler)
         if self._dataloader is not None:
             patches.watch_data(self._dataloader)
+        if self._scaler is not None:
+            patches.watch_scaler(self._scaler)
 
     def _hook_optimizer(self, track: Track) -> None:
         optimizer = track.optimizer
@@ -214,7 +199,7 @@ class Recorder:
             return
         self.poll()
         self.window_begins()
-        forward = Forward(letter)
+        forward = Forward(letter, number=next(self._forwards))
         self.guard(describe, forward, self._argument_names, args, kwargs)
         for track in self.tracks:
             track.note(letter, forward)
@@ -236,6 +221,10 @@ class Recorder:
             session.watch_loss(own[0], lambda _tensor: own[1])
 
     def _other_stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        self._steps_seen += 1
+        self._note_other(optimizer)
+
+    def _note_other(self, optimizer: Optimizer) -> None:
         for track in self.tracks:
             if track.optimizer is not optimizer:
                 track.note("o")
@@ -254,6 +243,62 @@ class Recorder:
         """Just after a clip."""
         for track in self.tracks:
             track.clip_ended(kind, parameters, limit, norm)
+
+    def unscale_begins(self, scaler: Any, optimizer: Any) -> None:
+        """Just before a scaler unscales the gradients of an optimizer."""
+        for track in self._tracks_of(optimizer):
+            track.unscale_begins(scaler)
+
+    def unscale_ended(self, optimizer: Any) -> None:
+        """Just after it."""
+        for track in self._tracks_of(optimizer):
+            track.unscale_ended()
+
+    def scaler_step_begins(self, scaler: Any, optimizer: Any) -> None:
+        """A scaler is asked to step an optimizer."""
+        self._steps_before = self._steps_seen
+        for track in self._tracks_of(optimizer):
+            track.touched_by(scaler)
+
+    def scaler_step_ended(self, optimizer: Any) -> None:
+        """It has; where no step was made it skipped it."""
+        if self._steps_seen != self._steps_before:
+            return
+        for track in self._tracks_of(optimizer):
+            track.skipped_by_scaler()
+        self._note_other(optimizer)
+
+    def scaler_updated(self, scaler: Any) -> None:
+        """A scaler has looked at the overflows and set its scale for the next updates."""
+        for track in self.tracks:
+            track.scaler_updated(scaler)
+
+    def _tracks_of(self, optimizer: Any) -> list[Track]:
+        return [track for track in self.tracks if track.optimizer is optimizer]
+
+    def model_averaged(self, average: Any, model: Any) -> None:
+        """A moving average took in the parameters of a model."""
+        count = getattr(average, "n_averaged", None)
+        updates = count.detach().clone() if isinstance(count, Tensor) else count
+        for track in self.tracks:
+            if track.trains_any(model.parameters()):
+                track.averaged(updates, decay_of(average))
+
+    def ema_updated(self, decay: float | None) -> None:
+        """The loop says that its own moving average took in the parameters."""
+        self.poll()
+        self._averages += 1
+        for track in self.tracks:
+            track.averaged(self._averages, decay)
+
+    def collective_begins(self) -> None:
+        """Just before the loop runs a collective."""
+        self.poll()
+
+    def collective_ended(self, tensors: list[Any], finished: bool) -> None:
+        """Just after it; one that is not waited for may be unfinished."""
+        for track in self.tracks:
+            track.collective_ended(tensors, finished)
 
     def scheduler_stepped(self, scheduler: object) -> None:
         """A scheduler whose steps cannot be seen by looking has made one."""
@@ -284,7 +329,18 @@ class Recorder:
             if track.leftover is not None:
                 track.note("|")
 
+    def captured(self) -> None:
+        """A CUDA graph is captured with a backward in it."""
+        if not self._told_captured:
+            self._told_captured = True
+            self.not_recorded("a CUDA graph was captured with a backward in it: its replays are not recorded")
+
     # records
+
+    def not_recorded(self, what: str) -> None:
+        """Say, and mark, that the records have a hole."""
+        log.warning("accumaudit: %s", what)
+        self.mark("not_recorded", name=what)
 
     def submit(self, track: Track, window: Window) -> None:
         """Hand a finished transaction to the writer thread."""
@@ -368,8 +424,27 @@ class Recorder:
 
     def state_dict(self) -> dict[str, Any]:
         """The counts that a resumed run continues."""
-        tracks = [{"updates": track.updates, "micro_steps": track.micro_steps} for track in self.tracks]
+        tracks = [
+            {"updates": track.updates - self._late_skips(track), "micro_steps": track.micro_steps}
+            for track in self.tracks
+        ]
         return {"schema": SCHEMA_VERSION, "epoch": self.epoch, "optimizers": tracks}
+
+    def _late_skips(self, track: Track) -> int:
+        """Attempts so far that only the writer knows to be skipped; it is waited for."""
+        window, done = track.window, threading.Event()
+        shipment = Shipment(window.tensors())
+        found = [0]
+
+        def count() -> None:
+            shipment.unload()
+            found[0] = self.settler.late_skips(track.index, window, shipment)
+            done.set()
+
+        if self.writer is not None:
+            self.writer.submit(count)
+            done.wait(STATE_TIMEOUT)
+        return found[0]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the counts."""
@@ -417,6 +492,9 @@ class _Use:
 
     def __call__(self, _gradients: object) -> None:
         try:
-            self._forward.used_by = session.current_backward()
+            backward = session.current_backward()
+            if self._forward.used_by is not backward:
+                self._forward.used_by = backward
+                backward.forwards.append(self._forward)
         except Exception as error:
             session.fault(error)

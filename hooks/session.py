@@ -14,6 +14,7 @@ from torch import Tensor
 
 from accumaudit.hooks.inputs import lasting
 from accumaudit.hooks.loss import LossCall
+from accumaudit.hooks.scaling import Scales
 from accumaudit.hooks.window import Backward
 
 if TYPE_CHECKING:
@@ -34,12 +35,20 @@ class Session:
         self.recorders: list[Recorder] = []
         self.backward: Backward | None = None
         self._depth = 0
+        self._scales = Scales()
         self._thread = threading.local()
 
     def fault(self, error: Exception) -> None:
         """Give a fault in a shared hook to every recorder."""
         for recorder in self.recorders:
             recorder.fault(error)
+
+    def guard(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Do something that serves every recorder; what goes wrong goes no further."""
+        try:
+            action(*arguments)
+        except Exception as error:
+            self.fault(error)
 
     def each(self, action: Callable[[Recorder], None]) -> None:
         """Do something with every recorder; a fault of one is its own."""
@@ -66,6 +75,18 @@ class Session:
         """Whether a backward runs now."""
         self.settle()
         return self.backward is not None
+
+    def stepped_inside(self, track: Track) -> None:
+        """An optimizer steps while a backward runs: what it uses has been accumulated by then."""
+        if self.backward is None and torch._C._current_graph_task_id() == -1:
+            return
+        backward = self.current_backward()
+        if id(track) in backward.counted or not track.has_gradient:
+            return
+        if id(track) not in backward.fired:
+            self.accumulated(track, track.probe.parameter)
+        track.backward_ended(backward)
+        backward.counted.add(id(track))
 
     def settle(self) -> None:
         """End a backward that was not seen to begin and has ended by an exception."""
@@ -104,6 +125,19 @@ class Session:
         backward.letters[id(track)] = "B" if track.reduces() else "b"
         backward.fired.setdefault(id(track), []).append(parameter)
 
+    # scale
+
+    def scale_of(self, scaler: Any) -> Tensor | None:
+        """The loss scale now, as a copy that nobody changes."""
+        return self._scales.of(scaler)
+
+    def watch_scale(self, scaler: Any, outputs: Any) -> None:
+        """Note what a gradient scaler has scaled, to learn which backward goes through it."""
+        scale = self.scale_of(scaler)
+        for output in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
+            if isinstance(output, Tensor) and output.grad_fn is not None:
+                output.grad_fn.register_prehook(_ScaledHere(self, scale))
+
     # loss
 
     def watch_loss(self, output: object, remember: Callable[[Tensor], LossCall | None]) -> None:
@@ -131,6 +165,20 @@ class Session:
         with torch.no_grad():
             arrived.arrive(gradient.detach().reshape(call.value.shape))
         self.current_backward().calls.append(arrived)
+
+
+class _ScaledHere:
+    """The hook on a scaled loss: the backward that runs went through it."""
+
+    def __init__(self, session: Session, scale: Tensor | None) -> None:
+        self._session = session
+        self._scale = scale
+
+    def __call__(self, _gradients: object) -> None:
+        try:
+            self._session.current_backward().scaled(self._scale)
+        except Exception as error:
+            self._session.fault(error)
 
 
 class _Arrival:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from accumaudit.hooks.recorder import Recorder
 
 DIGEST_EVERY: Final = 10
-"""Parameters are hashed at the first update and at every tenth."""
+"""Parameters are hashed at the first update of a launch and at every tenth."""
 
 EVENTS: Final = 4096
 """Events of an open window from which on those that say nothing are dropped."""
@@ -43,6 +44,10 @@ class Track:
         self._ids = {id(parameter) for parameter in self.parameters}
         self.probe = Probe(probe_candidates(model, self.parameters))
         self._event_limit = EVENTS
+        self._digest_due = 0
+        self._moved_due = 0
+        self._left_version = self.probe.parameter._version
+        """Version of the polled parameter when the last step had been made."""
         self.schedule = ScheduleWatch(optimizer, scheduler)
         self.attempts = 0
         self.updates = 0
@@ -50,7 +55,12 @@ class Track:
         self.micro_steps = 0
         self.window = Window(accumulation_steps=recorder.accumulation_steps, schedule=self.schedule.state)
         self._attempt: Attempt | None = None
-        self._clip_before: Tensor | None = None
+        self._scaler: Any = None
+        """The scaler that unscaled or stepped and has not been updated since."""
+        self._before: Tensor | None = None
+        """The probe's slice before a clip, or before a scaler unscales."""
+        self._collective: Literal["gradient", "other"] | None = None
+        """The loop has just run a collective: on the polled gradient, or on something that can hold it."""
         self._in_closure = False
         self._cleared = all(parameter.grad is None for parameter in self.parameters)
         if not self._cleared and self.probe.slice is not None:
@@ -66,6 +76,15 @@ class Track:
     def is_between_windows(self) -> bool:
         """Whether what comes next may open a window."""
         return self.window.attempt is not None or not self.window.micro_steps
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a parameter has one now."""
+        return any(parameter.grad is not None for parameter in self.parameters)
+
+    def trains_any(self, parameters: Iterable[Tensor]) -> bool:
+        """Whether one of these is trained by this optimizer."""
+        return any(id(parameter) in self._ids for parameter in parameters)
 
     def parameters_changed(self) -> bool:
         """Whether other parameters are trained now than before; they are taken over."""
@@ -83,13 +102,17 @@ class Track:
             self.window.events.append(Event("S", schedule=self.schedule.state, times=steps))
         if rate_changed:
             self.window.events.append(Event("R"))
+        collective, self._collective = self._collective, None
         if self.probe.cleared():
             self._cleared = True
+        elif collective == "gradient":  # one that was not waited for may not show in the version
+            self.probe.refresh()
+            self._note_gradient()
         elif (change := self.probe.changed()) is not None:
             if self._cleared:  # set by hand where there was none
                 self.note("Z")
                 self._cleared = False
-            self.window.events.append(Event("?", change=change))
+            self.window.events.append(Event("?", change=change, collective=collective is not None))
 
     def reduces(self) -> bool:
         """Whether gradients of a backward that runs now will be reduced, as far as a flag tells."""
@@ -121,7 +144,7 @@ class Track:
     def backward_ended(self, backward: Backward) -> None:
         """Decide where the transaction began, and count the micro-step."""
         fired = backward.fired.get(id(self))
-        if fired is None:
+        if fired is None or id(self) in backward.counted:
             return
         if self.window.attempt is not None:
             self.rotate(backward)
@@ -130,14 +153,17 @@ class Track:
         if self._cleared:
             events.insert(len(events) if first is None else first, Event("Z"))
             self._cleared = False
-        seen = any(event.forward is not None and event.forward.used_by is not None for event in events)
-        joins = first is None and seen and self.window.micro_steps
+        joins = first is None and self.window.saw_forward and self.window.micro_steps
         micro_step = self.window.micro_steps[-1] if joins else self._begin_micro_step()
         events.append(Event(backward.letters[id(self)], micro_step=micro_step))
         self._fill(micro_step, backward)
         self.probe.follow(fired)
         self.probe.refresh()
+        self._note_gradient()
+
+    def _note_gradient(self) -> None:
         self.window.gradient = self.probe.slice
+        self.window.gradient_scale = self._scale_on_gradients()
 
     def _begin_micro_step(self) -> MicroStep:
         micro_step = MicroStep()
@@ -157,10 +183,14 @@ class Track:
         return found
 
     def _fill(self, micro_step: MicroStep, backward: Backward) -> None:
-        forwards = [event.forward for event in self.window.events if event.forward is not None]
-        for forward in forwards:
-            if forward.used_by is backward and forward not in micro_step.forwards:
-                micro_step.forwards.append(forward)
+        known = {id(forward) for forward in micro_step.forwards}
+        used = [forward for forward in backward.forwards if id(forward) not in known]
+        micro_step.forwards.extend(sorted(used, key=lambda forward: forward.number))
+        self.window.saw_forward = self.window.saw_forward or bool(backward.forwards)
+        if not micro_step.roots:
+            micro_step.scale = backward.scale
+        elif micro_step.scale is not backward.scale and micro_step.scale != backward.scale:
+            micro_step.scale = None
         micro_step.calls.extend(reversed(backward.calls))  # hooks fire in reverse
         micro_step.roots.append(backward.root)
         micro_step.scored_rows = _scored_rows(micro_step)
@@ -207,7 +237,7 @@ class Track:
         """Just before a clip."""
         if any(id(parameter) in self._ids for parameter in parameters):
             self.poll()
-            self._clip_before = self.probe.slice
+            self._before = self.probe.slice
 
     def clip_ended(self, kind: str, parameters: list[Tensor], limit: Any, norm: Any) -> None:
         """Just after a clip."""
@@ -222,34 +252,100 @@ class Track:
                 limit=limit.detach().clone() if isinstance(limit, Tensor) else float(limit),
                 norm=norm.detach().clone() if isinstance(norm, Tensor) else None,
                 complete=bool(given) and all(id(p) in given for p in self.parameters if p.grad is not None),
-                before=self._clip_before if id(self.probe.parameter) in given else None,
+                before=self._before if id(self.probe.parameter) in given else None,
                 after=self.probe.slice if id(self.probe.parameter) in given else None,
+                scale=self._scale_on_gradients(),
             )
         )
         if given and (isinstance(limit, Tensor) or float(limit) != float("inf")):
             self.note("C")
 
+    # scaling
+
+    def _scale_on_gradients(self) -> Tensor | float | None:
+        """The loss scale that the gradients carry now."""
+        if self.window.scaling.unscaled or not self.window.micro_steps:
+            return 1.0
+        return self.window.micro_steps[-1].scale
+
+    def touched_by(self, scaler: Any) -> None:
+        """A scaler unscales the gradients or is asked to step."""
+        self._scaler = scaler
+        self._begin_attempt()
+        self.window.scaling.scale = session.scale_of(scaler)
+
+    def unscale_begins(self, scaler: Any) -> None:
+        """Just before a scaler unscales the gradients."""
+        self.touched_by(scaler)
+        self._before = self.probe.slice
+
+    def unscale_ended(self) -> None:
+        """Just after it."""
+        self.probe.refresh()
+        scaling = self.window.scaling
+        scaling.before, scaling.after, scaling.unscaled = self._before, self.probe.slice, True
+        self.note("U")
+
+    def skipped_by_scaler(self) -> None:
+        """The scaler has not called the step: gradients and parameters are as they were before."""
+        self.step_begins((), {})
+        if self._attempt is not None:
+            self._attempt.event.letter = "X"
+            self._attempt.optimizer_update_id -= 1
+            self.updates -= 1
+            self.window.scaling.skipped = True
+        self.step_ended()
+
+    def scaler_updated(self, scaler: Any) -> None:
+        """After the update of the scaler, if it served this optimizer."""
+        if self._scaler is scaler:
+            self._scaler = None
+            self.window.scaling.scale_after = session.scale_of(scaler)
+            self.note("G")
+
+    # averages and collectives
+
+    def averaged(self, updates: Tensor | int | None, decay: float | None) -> None:
+        """A moving average took the parameters in."""
+        self.window.ema = (updates, decay)
+        self.note("E")
+
+    def collective_ended(self, tensors: list[Any], finished: bool) -> None:
+        """The loop has run a collective on these tensors, or begun one."""
+        gradient = self.probe.parameter.grad
+        if gradient is None or not self.window.micro_steps or gradient.layout != torch.strided:
+            return
+        storage = gradient.untyped_storage().data_ptr()
+        dense = [t for t in tensors if isinstance(t, Tensor) and t.layout == torch.strided]
+        if any(tensor.untyped_storage().data_ptr() == storage for tensor in dense):
+            self.note("A")
+            self._collective = "gradient"
+            if finished:
+                self.poll()
+        elif any(t.is_floating_point() and t.numel() >= max(2, gradient.numel()) for t in dense):
+            self._collective = self._collective or "other"
+
     # the step
+
+    def _begin_attempt(self) -> None:
+        """What follows is no longer of the window that an attempt has closed."""
+        self.poll()
+        if self.window.attempt is not None:
+            self.rotate()
 
     def step_begins(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Just before the optimizer's step."""
         session.settle()
-        self.poll()
-        if self.window.attempt is not None:
-            self.rotate()
+        session.stepped_inside(self)
+        self._begin_attempt()
         self._forget_failed_attempt()
         closure = any(callable(argument) for argument in (*arguments[1:2], keywords.get("closure")))
         if self._cleared and not closure:
             self.note("Z")
         if self.attempts == 0 and not self._continued:
             self.updates = state_step(self.optimizer, self.parameters) or 0
-        gradients = [
-            parameter.grad
-            for group in self.optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.grad is not None
-        ]
         probe = self.probe.parameter
+        written = self.attempts % self._recorder.every == 0
         self._attempt = Attempt(
             attempt_id=self.attempts + 1,
             optimizer_update_id=self.updates + 1,
@@ -257,15 +353,29 @@ class Track:
             epoch=self._recorder.epoch,
             learning_rates=[_frozen(group["lr"]) for group in self.optimizer.param_groups],
             weight_decays=[_plain(group.get("weight_decay")) for group in self.optimizer.param_groups],
-            norm=None if closure else _total_norm(gradients),
+            norm=_total_norm(self.optimizer) if written and not closure else None,
             norm_scope="global",
             gradient=None if probe.grad is None or closure else self.probe.slice,
             parameter_before=self.probe.value(),
             probe_name=self.probe.name,
+            event=Event("O"),
+            written=written,
+            grad_scale=_own(getattr(self.optimizer, "grad_scale", None)),
+            found_inf=_own(getattr(self.optimizer, "found_inf", None)),
+            state_step_before=state_step(self.optimizer, [probe, *self.parameters], keep=True),
+            digest_before=self._digest_before() if written else None,
         )
         if closure:
             self._in_closure = True
             self.note("(")
+
+    def _digest_before(self) -> Tensor | None:
+        """With other ranks: where the digest after the step is due, and where parameters were written to."""
+        moved = self.probe.parameter._version != self._left_version and self.updates >= self._moved_due
+        if not self._recorder.several_ranks or not (moved or self.updates + 1 >= self._digest_due):
+            return None
+        self._moved_due = self.updates + DIGEST_EVERY
+        return digest_all(self.parameters)
 
     def _forget_failed_attempt(self) -> None:
         """A step that raised was none, whatever it did: the window goes on."""
@@ -286,11 +396,13 @@ class Track:
         self.updates += 1
         attempt.micro_step_id = self.micro_steps
         attempt.parameter_after = self.probe.value()
-        attempt.state_step = state_step(self.optimizer, self.parameters, keep=True)
-        if self.updates == 1 or self.updates % DIGEST_EVERY == 0:
+        attempt.state_step = state_step(self.optimizer, [self.probe.parameter, *self.parameters], keep=True)
+        if attempt.written and self.updates >= self._digest_due:
             attempt.digest = digest_all(self.parameters)
+            self._digest_due = (self.updates // DIGEST_EVERY + 1) * DIGEST_EVERY
         self.window.attempt = attempt
-        self.note("O")
+        self._left_version = self.probe.parameter._version
+        self.window.events.append(attempt.event)
         self.probe.resync()
 
     @property
@@ -323,7 +435,13 @@ def _plain(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _total_norm(gradients: list[Tensor]) -> Tensor | None:
+def _own(value: Any) -> Tensor | None:
+    """A copy of what a scaler tells a fused optimizer; it is gone after the step."""
+    return value.detach().clone() if isinstance(value, Tensor) else None
+
+
+def _total_norm(optimizer: Optimizer) -> Tensor | None:
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     kinds = {(gradient.layout, gradient.device.type) for gradient in gradients}
     if len(kinds) != 1 or gradients[0].layout != torch.strided:
         return None  # from one kind of device to another a norm would have to be waited for

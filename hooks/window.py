@@ -23,6 +23,8 @@ class Forward:
     digest: Tensor | None = None
     used_by: Backward | None = None
     """The last backward that went through it; None: an evaluation, or an exception."""
+    number: int = 0
+    """Its place among the forwards of this recorder."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,16 +34,27 @@ class Backward:
     root: Tensor | None = None
     """Value that backward was called on, scaled; None where it was not seen."""
     calls: list[LossCall] = field(default_factory=list)
+    forwards: list[Forward] = field(default_factory=list)
+    """Those that it went through, the last first."""
+    scale: Tensor | float | None = 1.0
+    """The loss scale that it went through; None where there were two."""
     fired: dict[int, list[Tensor]] = field(default_factory=dict)
     """Parameters into whose `.grad` it accumulated, by track."""
     letters: dict[int, str] = field(default_factory=dict)
     """B or b, by track: the reduction flag when its first parameter fired."""
+    counted: set[int] = field(default_factory=set)
+    """Tracks whose optimizer has stepped inside it: their micro-step is counted already."""
+
+    def scaled(self, scale: Tensor | None) -> None:
+        """It went through a loss that was multiplied by this scale."""
+        first = isinstance(self.scale, float)
+        self.scale = scale if first or self.scale is scale else None
 
     def release(self) -> None:
         """Let go of what only its end needs: forwards that it went through may be kept for long."""
         for call in self.calls:
             call.valid = None
-        self.calls, self.fired = [], {}
+        self.calls, self.fired, self.forwards = [], {}, []
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +64,8 @@ class MicroStep:
     forwards: list[Forward] = field(default_factory=list)
     calls: list[LossCall] = field(default_factory=list)
     roots: list[Tensor | None] = field(default_factory=list)
-    scale: Tensor | float = 1.0
+    scale: Tensor | float | None = 1.0
+    """Loss scale of its backward; None where it had several."""
     scored_rows: Tensor | None = None
     """Which samples have a valid token, where that is known."""
     row_length: int = 0
@@ -69,6 +83,8 @@ class Clip:
     complete: bool
     before: Tensor | None
     after: Tensor | None
+    scale: Tensor | float | None
+    """Loss scale that the gradients carried then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,10 +102,20 @@ class Attempt:
     gradient: Tensor | None
     parameter_before: Tensor
     probe_name: str
+    event: Event
+    """Its letter, O until the writer knows better."""
+    written: bool
+    """Whether it becomes a record."""
+    grad_scale: Tensor | float | None = None
+    """What a fused kernel divides the gradients by in the step."""
+    found_inf: Tensor | None = None
+    """What a fused kernel is told: not 0, it leaves everything as it is."""
+    state_step_before: Tensor | float | None = None
     time: float = field(default_factory=time.time)
     parameter_after: Tensor | None = None
     state_step: Tensor | float | None = None
     digest: Tensor | None = None
+    digest_before: Tensor | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -100,8 +126,26 @@ class Event:
     forward: Forward | None = None
     micro_step: MicroStep | None = None
     change: Change | None = None
+    collective: bool = False
+    """The loop had just run a collective that can have made the change."""
     schedule: tuple[int | None, float | Tensor | None] | None = None
     times: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Scaling:
+    """What a gradient scaler did in one transaction."""
+
+    scale: Tensor | None = None
+    """When it unscaled or stepped."""
+    scale_after: Tensor | None = None
+    """After its update; None before that."""
+    before: Tensor | None = None
+    after: Tensor | None = None
+    """The probe's slice before and after it unscaled; None where it did not."""
+    unscaled: bool = False
+    skipped: bool = False
+    """It did not call the optimizer's step."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +156,14 @@ class Window:
     micro_steps: list[MicroStep] = field(default_factory=list)
     clips: list[Clip] = field(default_factory=list)
     gradient: Tensor | None = None
-    """The probe's slice after the last backward."""
+    """The probe's slice after the last backward, or after the loop reduced it."""
+    gradient_scale: Tensor | float | None = 1.0
+    """The loss scale that it carries."""
+    scaling: Scaling = field(default_factory=Scaling)
+    ema: tuple[Tensor | int | None, float | None] | None = None
+    """Updates of the average so far, and its decay."""
+    saw_forward: bool = False
+    """A backward of this window went through a forward that was seen."""
     accumulation_steps: int | None = None
     attempt: Attempt | None = None
     reported: dict[str, Tensor | float | None] = field(default_factory=dict)
@@ -127,8 +178,11 @@ class Window:
             if event.change is not None:
                 yield from _present(event.change.before, event.change.after)
         for clip in self.clips:
-            yield from _present(clip.limit, clip.norm, clip.before, clip.after)
-        yield from _present(self.gradient, *self.reported.values(), self.schedule[1])
+            yield from _present(clip.limit, clip.norm, clip.before, clip.after, clip.scale)
+        yield from _present(self.gradient, *self.reported.values(), self.schedule[1], *(self.ema or ()))
+        yield from _present(
+            self.scaling.scale, self.scaling.scale_after, self.scaling.before, self.scaling.after
+        )
         if (attempt := self.attempt) is not None:
             yield from _present(
                 attempt.norm,
@@ -136,7 +190,11 @@ class Window:
                 attempt.parameter_before,
                 attempt.parameter_after,
                 attempt.state_step,
+                attempt.state_step_before,
+                attempt.grad_scale,
+                attempt.found_inf,
                 attempt.digest,
+                attempt.digest_before,
                 *attempt.learning_rates,
             )
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from torch import Tensor
+
 from accumaudit.hooks.probe import Change
 from accumaudit.hooks.shipment import Shipment
 from accumaudit.hooks.window import Event, MicroStep
@@ -31,6 +33,8 @@ class Reading:
     None where it is not known."""
     rescale: float | None = 1.0
     """The same after the last backward, for the whole window."""
+    reduced: Tensor | None = None
+    """The probe's slice after a collective of the loop on a copy of the gradients."""
 
     def keep(self, micro_step: MicroStep) -> None:
         """Count a micro-step; its further backwards are part of it."""
@@ -62,6 +66,8 @@ def read_events(events: Sequence[Event], values: Shipment) -> Reading:
     reading = Reading()
     for place, event in enumerate(events):
         letter, factor = _settle(event, values)
+        if letter == "M" and factor is None and event.collective and event.change is not None:
+            letter, reading.reduced = "A", event.change.after
         attempted = attempted or letter in ("O", "X")
         if event.letter == "?" and (attempted or not letter):
             continue  # of the next window, or nothing

@@ -108,7 +108,10 @@ def _cleaned(field: Field) -> str:
         return f"CASE WHEN {_SUSPICIOUS[element].format(name)} THEN {each} ELSE {name} END"
     members = re.findall(r'("?\w+"?) (\w+)', field.type.removeprefix("STRUCT("))
     if any(kind == "DOUBLE" for _, kind in members):
-        packed = ", ".join(f"{member} := {_sound(f'x.{member}', kind)}" for member, kind in members)
+        whole = "x" if field.type.endswith("[]") else name
+        packed = ", ".join(f"{member} := {_sound(f'{whole}.{member}', kind)}" for member, kind in members)
+        if whole == name:
+            return f"CASE WHEN {name} IS NOT NULL THEN struct_pack({packed}) END"
         return f"list_transform({name}, lambda x: struct_pack({packed}))"
     return name
 

@@ -95,6 +95,13 @@ RUN_FIELDS: Final = (
     _field("optimizer_state_step_at_attach", "BIGINT", "the optimizer's own step count at attach"),
     _field("scheduler_step_at_attach", "BIGINT", "last_epoch of the scheduler at attach"),
     _field("resumed_from_update", "BIGINT", "update from which this launch continues", writer="loop"),
+    _field("recorded_ranks", "BIGINT[]", "the ranks that write; null where all do", writer="loop"),
+    _field(
+        "recorded_every",
+        "BIGINT",
+        "attempts to one record: the first is written, and each that many after it; null where all are",
+        writer="loop",
+    ),
     _field("started_at", "DOUBLE", "time of attach", unit="seconds since 1970", required=True),
 )
 
@@ -147,6 +154,16 @@ UPDATE_FIELDS: Final = (
     _field("attended_positions", "BIGINT[]", "positions where the attention mask is not 0", unit="positions"),
     _field("masked_positions", "BIGINT[]", "positions of samples without any valid token", unit="positions"),
     _field("data_digest", "VARCHAR[]", "16 hex digits over the input, weighed by position"),
+    _field(
+        "window_sums",
+        "STRUCT(valid_tokens DOUBLE, valid_tokens_min DOUBLE, valid_tokens_max DOUBLE, loss_weight DOUBLE, "
+        "loss_weight_min DOUBLE, loss_weight_max DOUBLE, loss_weight_sq DOUBLE, weight_uniform BOOLEAN, "
+        "token_weight_min DOUBLE, token_weight_max DOUBLE, loss DOUBLE, loss_scale_min DOUBLE, "
+        "loss_scale_max DOUBLE, samples BIGINT, input_positions BIGINT, attended_positions BIGINT, "
+        "masked_positions BIGINT)",
+        'in place of the lists above, which are null then (microbatch_detail="sums"): sums over the kept '
+        "micro-steps, and the smallest and largest entry; token_weight is A1 / n where n is not 0",
+    ),
     # tokens
     _field("local_valid_tokens", "DOUBLE", "sum of n over this rank's window", unit="positions"),
     _field(
@@ -165,7 +182,9 @@ UPDATE_FIELDS: Final = (
     _field("learning_rates", "DOUBLE[]", "one entry per parameter group, at the step"),
     _field("weight_decays", "DOUBLE[]", "one entry per parameter group, at the step"),
     _field("optimizer_step_skipped", "BOOLEAN", "the attempt left the parameters as they were"),
-    _field("skip_evidence", "VARCHAR", "what says so: found_inf, scale, state_step, engine ..."),
+    _field(
+        "skip_evidence", "VARCHAR", "what says that it was skipped: scaler, found_inf, state_step, engine ..."
+    ),
     _field("grad_scale", "DOUBLE", "loss scale before the scaler's update"),
     _field("grad_scale_after", "DOUBLE", "loss scale after it"),
     _field("grad_norm_before_clip", "DOUBLE", "norm returned by the last clip over all parameters, unscaled"),
@@ -183,6 +202,12 @@ UPDATE_FIELDS: Final = (
     _field("grad_rescale", "DOUBLE", "factor by which gradients were multiplied after the last backward"),
     _field("optimizer_state_step", "BIGINT", "the optimizer's own step count after the step"),
     _field("param_digest", "VARCHAR", "16 hex digits over the parameters' bits, every tenth update"),
+    _field(
+        "param_digest_before",
+        "VARCHAR",
+        "the same before the step, where there are several ranks: right after parameters were averaged "
+        "they agree again",
+    ),
     _field("probe_parameter", "VARCHAR", "name of the polled parameter"),
     _field(
         "probe_gradient",
@@ -194,6 +219,12 @@ UPDATE_FIELDS: Final = (
     _field("probe_clip_coefficient", "DOUBLE", "ratio of the slices after and before the last clip"),
     _field("probe_nonfinite", "BOOLEAN", "the slice just before the step holds NaN or infinity"),
     _field("probe_parameter_changed", "BOOLEAN", "the step changed the parameter's slice"),
+    _field(
+        "probe_parameter_moved",
+        "BOOLEAN",
+        "the parameter's slice changed between the step before and this one: something beside the "
+        "optimizer writes parameters (averaging over ranks, clamping)",
+    ),
     # schedule
     _field("scheduler_step", "BIGINT", "last_epoch after the transaction"),
     _field("scheduler_rate", "DOUBLE", "first rate that the scheduler gives after the transaction"),
@@ -207,10 +238,15 @@ MARK_FIELDS: Final = (
     _field(
         "kind",
         "VARCHAR",
-        "epoch_end, end_of_data, checkpoint, resume, eval, declare, gap, hook_error or close",
+        "epoch_end, end_of_data, checkpoint, resume, eval, declare, gap, not_recorded, hook_error or close",
         required=True,
     ),
-    _field("name", "VARCHAR", "of the checkpoint, of the error; declare: the values as JSON", writer="loop"),
+    _field(
+        "name",
+        "VARCHAR",
+        "of the checkpoint, of the error, of what is not recorded; declare: the values as JSON",
+        writer="loop",
+    ),
     _field("optimizer", "BIGINT", "index of the optimizer; null where the mark is for all"),
     _field("attempt_id", "BIGINT", "attempts before the mark"),
     _field("micro_step_id", "BIGINT", "micro-steps before the mark"),
