@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from accumaudit.hooks import patches
 from accumaudit.hooks.audit import Audit
+from accumaudit.hooks.compiling import leave_hooks_alone
 from accumaudit.hooks.launch import global_rank, launch_token, run_record
 from accumaudit.hooks.model_loss import LossSource
 from accumaudit.hooks.recorder import Recorder
@@ -145,6 +146,7 @@ def _without_hooks(recorder: Recorder, devices: str) -> Audit:
 
 
 def _start(recorder: Recorder, audit: Audit) -> None:
+    leave_hooks_alone()
     patches.install()
     session.recorders.append(recorder)
     try:

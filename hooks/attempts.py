@@ -24,20 +24,30 @@ def skip_evidence(window: Window, attempt: Attempt, values: Shipment) -> str | N
     return None if counted or attempt.gradient is None or _changed(attempt, values) else "state_step"
 
 
-def is_unscaled(window: Window) -> bool:
-    """Whether gradients no longer carry the loss scale when they are used, or are used by nobody."""
+def is_unscaled(window: Window, reading: Reading, values: Shipment) -> bool | None:
+    """Whether the gradients no longer carry the loss scale when they are used, or are used by nobody.
+
+    None: some carry it and others do not, or it was not the scale of their backward.
+    """
     attempt = window.attempt
-    return (
-        window.scaling.unscaled
-        or window.scaling.skipped
-        or attempt is None
-        or attempt.event.letter == "X"
-        or attempt.grad_scale is not None
-    )
+    if attempt is None or attempt.event.letter == "X":
+        return True
+    if not reading.unscaled and attempt.grad_scale is None:
+        return all(values.number(step.scale) == 1.0 for step in reading.kept)
+    in_kernel = 1.0 if attempt.grad_scale is None else values.number(attempt.grad_scale)
+    for step in reading.kept:
+        divided_by = [values.number(scale) for scale in reading.unscaled.get(id(step), [])]
+        if None in divided_by or in_kernel is None:
+            return None
+        if math.prod(scale for scale in divided_by if scale is not None) * in_kernel != values.number(
+            step.scale
+        ):
+            return None
+    return True
 
 
 def optimizer_fields(
-    window: Window, attempt: Attempt, reading: Reading, unscaled: bool, values: Shipment
+    window: Window, attempt: Attempt, reading: Reading, unscaled: bool | None, values: Shipment
 ) -> dict[str, Any]:
     """What the optimizer did with which gradients; norms and the probe's gradient without the loss scale."""
     rates = [values.number(rate) for rate in attempt.learning_rates]
@@ -50,7 +60,7 @@ def optimizer_fields(
         "learning_rates": rates,
         "weight_decays": attempt.weight_decays,
         "optimizer_step_skipped": attempt.event.letter == "X",
-        "grad_norm_before_clip": _divided(last.norm, last.scale if unscaled else 1.0, values)
+        "grad_norm_before_clip": _divided(last.norm, 1.0 if unscaled is False else last.scale, values)
         if last
         else None,
         "grad_norm_after_clip": _divided(attempt.norm, in_kernel, values),
@@ -97,9 +107,12 @@ def _divided(value: Tensor | None, scale: Tensor | float | None, values: Shipmen
     return None if number is None or not divisor else number / divisor
 
 
-def _probe_gradient(window: Window, reading: Reading, unscaled: bool, values: Shipment) -> list[float] | None:
+def _probe_gradient(
+    window: Window, reading: Reading, unscaled: bool | None, values: Shipment
+) -> list[float] | None:
     gradient = window.gradient if reading.reduced is None else reading.reduced
-    scale = values.number(window.gradient_scale) if unscaled and reading.reduced is None else 1.0
+    bare = unscaled is False or reading.reduced is not None
+    scale = 1.0 if bare else values.number(window.gradient_scale)
     return None if gradient is None or not scale else [x / scale for x in values.vector(gradient)]
 
 

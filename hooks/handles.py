@@ -32,11 +32,6 @@ _capturing: Callable[[], bool] = (
 )
 
 
-def capturing() -> bool:
-    """Whether a CUDA graph is captured now; its replays run no hook."""
-    return _capturing()
-
-
 def unreal() -> bool:
     """Whether torch compiles, traces or captures now: what runs is a program in the making, no training."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or _capturing()
@@ -55,12 +50,16 @@ class Hook:
         self._function = function
         self._on_fault = on_fault
         self._owner = None if owner is None else weakref.ref(owner)
+        self.passed_over = False
+        """It was to be called in what torch makes a program of. Such a program sets it each time it runs."""
 
     def __call__(self, first: Any, *args: Any, **kwargs: Any) -> None:
         if self._owner is not None and self._owner() is not first:
             return
         try:
-            if not unreal():
+            if unreal():
+                self.passed_over = True
+            else:
                 self._function(first, *args, **kwargs)
         except Exception as error:
             self._on_fault(error)

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from accumaudit import __version__
+from accumaudit.hooks.modules import data_parallel
 from accumaudit.hooks.track import optimizer_parameters, state_step
 from accumaudit.ledger.schema import SCHEMA_VERSION
 
@@ -56,15 +56,15 @@ def _shared_token(world_size: int) -> str | None:
 
 def wrapper_of(model: nn.Module) -> str:
     """none or ddp."""
-    return "ddp" if isinstance(model, DistributedDataParallel) else "none"
+    return "none" if data_parallel(model) is None else "ddp"
 
 
 def gradient_divisor(model: nn.Module, world_size: int) -> float | None:
     """What the sum of the ranks' gradients is divided by; None where that is not known."""
-    if isinstance(model, DistributedDataParallel):
+    if (wrapper := data_parallel(model)) is not None:
         # A communication hook may divide by anything.
-        hooked = bool(getattr(model, "_comm_hooks", ()))
-        return None if hooked else float(distributed.get_world_size(model.process_group))
+        hooked = bool(getattr(wrapper, "_comm_hooks", ()))
+        return None if hooked else float(distributed.get_world_size(wrapper.process_group))
     return 1.0 if world_size == 1 else None
 
 
@@ -108,7 +108,7 @@ def run_record(
         "scheduler_step_at_attach": getattr(scheduler, "last_epoch", None),
         "started_at": time.time(),
     }
-    if isinstance(model, DistributedDataParallel):
+    if data_parallel(model) is not None:
         record |= {"replica_rank": rank, "replica_size": world_size, "shard_rank": 0, "shard_size": 1}
     return record | {name: value for name, value in declared.items() if value is not None}
 

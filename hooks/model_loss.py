@@ -7,15 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from accumaudit.hooks.inputs import differentiable
 from accumaudit.hooks.loss import LossCall
-
-
-def inner_module(model: nn.Module) -> nn.Module:
-    """The module inside its wrapper."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
+from accumaudit.hooks.modules import inner_module
 
 
 class LossSource:
@@ -34,7 +29,8 @@ class LossSource:
         if self._signature is None or self._labels is None:
             return None
         named = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        loss = named if isinstance(named, Tensor) else next(differentiable(output), None)
+        scalars = (tensor for tensor in differentiable(output) if tensor.numel() == 1)
+        loss = named if isinstance(named, Tensor) else next(scalars, None)
         target = self._signature.bind(*args, **kwargs).arguments.get(self._labels)
         if loss is None or loss.grad_fn is None or loss.numel() != 1 or not isinstance(target, Tensor):
             return None

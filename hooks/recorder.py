@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -24,7 +23,8 @@ from accumaudit.hooks.average import decay_of
 from accumaudit.hooks.handles import Hook
 from accumaudit.hooks.inputs import argument_names, describe, differentiable, lasting
 from accumaudit.hooks.loss import LossCall, call_site
-from accumaudit.hooks.model_loss import LossSource, inner_module
+from accumaudit.hooks.model_loss import LossSource
+from accumaudit.hooks.modules import data_parallel, inner_module
 from accumaudit.hooks.running import Running
 from accumaudit.hooks.schedule import moves_unseen
 from accumaudit.hooks.session import session
@@ -80,7 +80,6 @@ class Recorder:
         self._steps_before = 0
         """Steps of all optimizers that torch knows, now and when a scaler was asked for one."""
         self._averages = 0
-        self._told_captured = False
         self._handles: list[Any] = []
         self._parameter_handles: dict[int, list[Any]] = {}
 
@@ -95,8 +94,8 @@ class Recorder:
                 self._hook(self._forward_ended, model), with_kwargs=True, always_call=True
             )
         )
-        if isinstance(model, DistributedDataParallel):
-            inner = model.module
+        if (wrapper := data_parallel(model)) is not None:
+            inner = wrapper.module
             self._keep(
                 inner.register_forward_pre_hook(self._hook(self._inner_begins, inner), with_kwargs=True)
             )
@@ -118,11 +117,10 @@ class Recorder:
 
     def _hook_optimizer(self, track: Track) -> None:
         optimizer = track.optimizer
-        self._keep(
-            optimizer.register_step_pre_hook(
-                self._hook(lambda _optimizer, args, kwargs: track.step_begins(args, kwargs), optimizer)
-            )
+        track.step_hook = self._hook(
+            lambda _optimizer, args, kwargs: track.step_begins(args, kwargs), optimizer
         )
+        self._keep(optimizer.register_step_pre_hook(track.step_hook))
         self._keep(optimizer.register_step_post_hook(self._hook(lambda *_: track.step_ended(), optimizer)))
         self._hook_parameters(track)
 
@@ -135,7 +133,7 @@ class Recorder:
             parameter.register_post_accumulate_grad_hook(accumulated) for parameter in track.parameters
         ]
 
-    def _hook(self, function: Callable[..., None], owner: object = None) -> Any:
+    def _hook(self, function: Callable[..., None], owner: object = None) -> Hook:
         return Hook(function, self.fault, owner)
 
     def _keep(self, handle: Any) -> None:
@@ -329,11 +327,10 @@ class Recorder:
             if track.leftover is not None:
                 track.note("|")
 
-    def captured(self) -> None:
-        """A CUDA graph is captured with a backward in it."""
-        if not self._told_captured:
-            self._told_captured = True
-            self.not_recorded("a CUDA graph was captured with a backward in it: its replays are not recorded")
+    def step_passed_over(self, optimizer: Optimizer) -> None:
+        """Torch has made a step part of a program, which runs without the hooks."""
+        name = type(optimizer).__name__
+        self.not_recorded(f"a step of {name} was compiled, or captured in a CUDA graph: it is not recorded")
 
     # records
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,18 +56,17 @@ class Session:
 
     # backward
 
-    @contextmanager
-    def running_backward(self, roots: Any, gradients: Any) -> Iterator[None]:
-        """Around a call of backward; one inside another (reentrant checkpointing) belongs to it."""
+    def backward_begins(self, roots: Any, gradients: Any) -> None:
+        """A call of backward; one inside another (reentrant checkpointing) belongs to it."""
         self._depth += 1
         if self._depth == 1:
             self._open_backward(roots, gradients)
-        try:
-            yield
-        finally:
-            self._depth -= 1
-            if self._depth == 0:
-                self._close_backward()
+
+    def backward_ends(self) -> None:
+        """It has returned, or raised."""
+        self._depth -= 1
+        if self._depth == 0:
+            self._close_backward()
 
     @property
     def in_backward(self) -> bool:

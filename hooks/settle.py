@@ -106,7 +106,7 @@ class Settler:
             "accumulation_steps": window.accumulation_steps,
             "events": reading.word,
         }
-        unscaled = is_unscaled(window)
+        unscaled = is_unscaled(window, reading, values)
         record |= weight_fields(reading, self.coefficients, unscaled, values)
         record |= _data_fields(reading.kept, values)
         record |= {name: values.number(value) for name, value in window.reported.items()}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import is_
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from accumaudit.hooks.digest import digest_all
+from accumaudit.hooks.frames import calling_frame, is_running
+from accumaudit.hooks.handles import Hook
+from accumaudit.hooks.modules import data_parallel
 from accumaudit.hooks.probe import Change, Probe, probe_candidates
 from accumaudit.hooks.schedule import ScheduleWatch
 from accumaudit.hooks.session import session
@@ -38,6 +41,7 @@ class Track:
     ) -> None:
         self._recorder = recorder
         self._model = model
+        self._wrapper = data_parallel(model)
         self.index = index
         self.optimizer = optimizer
         self.parameters = optimizer_parameters(optimizer)
@@ -48,6 +52,8 @@ class Track:
         self._moved_due = 0
         self._left_version = self.probe.parameter._version
         """Version of the polled parameter when the last step had been made."""
+        self.step_hook: Hook | None = None
+        self._told_passed_over = False
         self.schedule = ScheduleWatch(optimizer, scheduler)
         self.attempts = 0
         self.updates = 0
@@ -55,6 +61,8 @@ class Track:
         self.micro_steps = 0
         self.window = Window(accumulation_steps=recorder.accumulation_steps, schedule=self.schedule.state)
         self._attempt: Attempt | None = None
+        self._step_frame: FrameType | None = None
+        """The call of step that is running, or that raised."""
         self._scaler: Any = None
         """The scaler that unscaled or stepped and has not been updated since."""
         self._before: Tensor | None = None
@@ -97,6 +105,8 @@ class Track:
 
     def poll(self) -> None:
         """Look at what no call tells: the scheduler, the rate and the gradient."""
+        if self.step_hook is not None and self.step_hook.passed_over:
+            self._forget_passed_over(self.step_hook)
         steps, rate_changed = self.schedule.look()
         if steps:
             self.window.events.append(Event("S", schedule=self.schedule.state, times=steps))
@@ -114,11 +124,21 @@ class Track:
                 self._cleared = False
             self.window.events.append(Event("?", change=change, collective=collective is not None))
 
+    def _forget_passed_over(self, hook: Hook) -> None:
+        """A compiled or captured step has used the open window: it makes no record."""
+        hook.passed_over = False
+        if not self._told_passed_over:
+            self._told_passed_over = True
+            self._recorder.step_passed_over(self.optimizer)
+        if self.window.attempt is not None:
+            self.close_window()
+        self.window = Window(
+            accumulation_steps=self._recorder.accumulation_steps, schedule=self.window.schedule
+        )
+
     def reduces(self) -> bool:
         """Whether gradients of a backward that runs now will be reduced, as far as a flag tells."""
-        return not isinstance(self._model, DistributedDataParallel) or bool(
-            self._model.require_backward_grad_sync
-        )
+        return self._wrapper is None or bool(self._wrapper.require_backward_grad_sync)
 
     def note(self, letter: str, forward: Forward | None = None) -> None:
         """Add a letter."""
@@ -284,7 +304,7 @@ class Track:
         self.probe.refresh()
         scaling = self.window.scaling
         scaling.before, scaling.after, scaling.unscaled = self._before, self.probe.slice, True
-        self.note("U")
+        self.window.events.append(Event("U", scale=scaling.scale))
 
     def skipped_by_scaler(self) -> None:
         """The scaler has not called the step: gradients and parameters are as they were before."""
@@ -334,7 +354,10 @@ class Track:
             self.rotate()
 
     def step_begins(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """Just before the optimizer's step."""
+        """Just before the optimizer's step; one inside another, of a parent class, is part of it."""
+        if self._step_frame is not None and is_running(self._step_frame):
+            return
+        self._step_frame = calling_frame()
         session.settle()
         session.stepped_inside(self)
         self._begin_attempt()
@@ -386,6 +409,9 @@ class Track:
 
     def step_ended(self) -> None:
         """Just after it."""
+        if calling_frame() is not self._step_frame:
+            return
+        self._step_frame = None
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             return

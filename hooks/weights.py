@@ -18,10 +18,10 @@ Terms = Mapping[str, TermSums]
 
 
 def terms_of(
-    micro_step: MicroStep, coefficients: Mapping[str, float], unscaled: bool, values: Shipment
+    micro_step: MicroStep, coefficients: Mapping[str, float], unscaled: bool | None, values: Shipment
 ) -> Terms:
     """The sums of each term, without its coefficient and without the loss scale where that was undone."""
-    scale = values.number(micro_step.scale) if unscaled else 1.0
+    scale = 1.0 if unscaled is False else values.number(micro_step.scale)
     terms: dict[str, TermSums] = {}
     main: tuple[str, int, int] | None = None
     for call in best_source(micro_step.calls) if scale else ():
@@ -56,20 +56,21 @@ def main_tokens(steps: Sequence[MicroStep], values: Shipment) -> float | None:
 
 
 def weight_fields(
-    reading: Reading, coefficients: Mapping[str, float], unscaled: bool, values: Shipment
+    reading: Reading, coefficients: Mapping[str, float], unscaled: bool | None, values: Shipment
 ) -> dict[str, Any]:
     """The record's fields about the loss.
 
     Args:
         reading: what the events say.
         coefficients: declared factor of each term, by name.
-        unscaled: whether the gradients no longer carried the loss scale when they were used.
+        unscaled: whether the gradients no longer carried the loss scale when they were used; None where
+            that is not one answer for all, and no weight is known then.
         values: the values of tensors.
     """
     steps = [(step, terms_of(step, coefficients, unscaled, values)) for step in reading.kept]
     mains = [next(iter(terms.values()), None) for _, terms in steps]
     calls = [call for step in reading.kept for call in best_source(step.calls)]
-    factors = [reading.factors.get(id(step), 1.0) for step in reading.kept]
+    factors = [None if unscaled is None else reading.factors.get(id(step), 1.0) for step in reading.kept]
     dtype = next((call.dtype for call in calls if call.dtype), None)
     tokens = [None if main is None else main.valid_tokens for main in mains]
     return {

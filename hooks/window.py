@@ -128,6 +128,8 @@ class Event:
     change: Change | None = None
     collective: bool = False
     """The loop had just run a collective that can have made the change."""
+    scale: Tensor | None = None
+    """What a scaler divided the gradients by."""
     schedule: tuple[int | None, float | Tensor | None] | None = None
     times: int = 1
 
@@ -177,6 +179,7 @@ class Window:
         for event in self.events:
             if event.change is not None:
                 yield from _present(event.change.before, event.change.after)
+            yield from _present(event.scale)
         for clip in self.clips:
             yield from _present(clip.limit, clip.norm, clip.before, clip.after, clip.scale)
         yield from _present(self.gradient, *self.reported.values(), self.schedule[1], *(self.ema or ()))

@@ -36,6 +36,9 @@ class Reading:
     reduced: Tensor | None = None
     """The probe's slice after a collective of the loop on a copy of the gradients."""
 
+    unscaled: dict[int, list[Tensor | None]] = field(default_factory=dict)
+    """By id of a kept micro-step: the scales that its gradients were divided by."""
+
     def keep(self, micro_step: MicroStep) -> None:
         """Count a micro-step; its further backwards are part of it."""
         if micro_step not in self.kept:
@@ -44,7 +47,7 @@ class Reading:
     def forget(self) -> None:
         """The gradients were cleared: what was kept so far is discarded."""
         self.discarded += len(self.kept)
-        self.kept, self.factors, self.rescale = [], {}, 1.0
+        self.kept, self.factors, self.unscaled, self.rescale = [], {}, {}, 1.0
 
     def multiply(self, factor: float | None, last: bool) -> None:
         """The gradients were multiplied, after the last backward or between two micro-steps."""
@@ -83,6 +86,9 @@ def read_events(events: Sequence[Event], values: Shipment) -> Reading:
         elif id(event.forward) in used:
             opening = len(letters) if opening is None else opening
             letters.append(letter)
+        if letter == "U":
+            for micro_step in reading.kept:
+                reading.unscaled.setdefault(id(micro_step), []).append(event.scale)
         if event.micro_step is not None:
             opening = None
             reading.keep(event.micro_step)

@@ -6,12 +6,11 @@ Each wrapper calls the original with the very same arguments and returns what it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 
-from accumaudit.hooks.handles import capturing, unreal
+from accumaudit.hooks.handles import unreal
 from accumaudit.hooks.loss import LossCall, call_site, remember
 from accumaudit.hooks.session import session
 
@@ -28,12 +27,13 @@ def wrap_backward(original: Function) -> Function:
 
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
         if _quiet():
-            if session.recorders and capturing():
-                session.each(lambda recorder: recorder.captured())
             return original(tensors, grad_tensors, *args, **kwargs)
         tensors, grad_tensors = _kept(tensors), _kept(grad_tensors)
-        with session.running_backward(tensors, grad_tensors):
+        session.backward_begins(tensors, grad_tensors)
+        try:
             return original(tensors, grad_tensors, *args, **kwargs)
+        finally:
+            session.backward_ends()
 
     return backward
 
@@ -88,8 +88,10 @@ def wrap_norm_clip(original: Function) -> Function:
         parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any
     ) -> Any:
         parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        with _clipping("norm", parameters, max_norm, total_norm):
-            return original(parameters, max_norm, total_norm, *args, **kwargs)
+        session.each(lambda recorder: recorder.clip_begins(parameters))
+        result = original(parameters, max_norm, total_norm, *args, **kwargs)
+        session.each(lambda recorder: recorder.clip_ended("norm", parameters, max_norm, total_norm))
+        return result
 
     return clip_grads_with_norm_
 
@@ -99,17 +101,12 @@ def wrap_value_clip(original: Function) -> Function:
 
     def clip_grad_value_(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> Any:
         parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        with _clipping("value", parameters, clip_value, None):
-            return original(parameters, clip_value, *args, **kwargs)
+        session.each(lambda recorder: recorder.clip_begins(parameters))
+        result = original(parameters, clip_value, *args, **kwargs)
+        session.each(lambda recorder: recorder.clip_ended("value", parameters, clip_value, None))
+        return result
 
     return clip_grad_value_
-
-
-@contextmanager
-def _clipping(kind: str, parameters: list[Tensor], limit: Any, norm: Any) -> Iterator[None]:
-    session.each(lambda recorder: recorder.clip_begins(parameters))
-    yield
-    session.each(lambda recorder: recorder.clip_ended(kind, parameters, limit, norm))
 
 
 def wrap_scale(original: Function) -> Function:

@@ -57,7 +57,7 @@ def test_a_model_compiled_after_attach_compiles_whole(tmp_path: Path) -> None:
             (token_loss(compiled(ids), ids) / TOKENS).backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert [update["events"] for update in updates(tmp_path)] == ["ZBO", "ZBO"]
+    assert [update["events"] for update in updates(tmp_path)] == ["ZFBO", "ZFBO"]
     assert faults(tmp_path) == []
 
 

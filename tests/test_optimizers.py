@@ -106,6 +106,37 @@ def test_a_scaler_that_skips_another_optimizer_has_used_its_gradients(tmp_path: 
     assert words(tmp_path) == ["ZFBoZFBUOG"]
 
 
+class Twice(torch.optim.SGD):
+    """Calls its parent's step, which has hooks of its own wherever a plain SGD was made before."""
+
+    def step(self, closure: Any = None) -> Any:
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        return super().step()
+
+
+@pytest.mark.parametrize("with_closure", [False, True])
+def test_a_step_inside_a_step_is_part_of_it(tmp_path: Path, with_closure: bool) -> None:
+    model = TinyModel()
+    torch.optim.SGD(model.parameters())
+    optimizer = Twice(model.parameters(), lr=0.1)
+    with accumaudit.attach(model, optimizer, log_dir=tmp_path, summary=False):
+        for ids in batches(2):
+
+            def backward(ids: Tensor = ids) -> None:
+                (token_loss(model(ids), ids) / TOKENS).backward()
+
+            if with_closure:
+                optimizer.step(backward)
+            else:
+                backward()
+                optimizer.step()
+            optimizer.zero_grad()
+    assert words(tmp_path) == (["(ZFB)O"] * 2 if with_closure else ["ZFBO"] * 2)
+    assert [entry["optimizer_update_id"] for entry in updates(tmp_path)] == [1, 2]
+
+
 def generator_and_critic(run: Callable[[nn.Module, nn.Module, list[torch.optim.Optimizer]], None]) -> None:
     torch.manual_seed(0)
     generator, critic = nn.Linear(4, 4), nn.Linear(4, 2)
@@ -388,6 +419,6 @@ def test_a_captured_graph_is_said_to_be_not_recorded(
             optimizer.zero_grad()
         monkeypatch.setattr(handles, "_capturing", lambda: False)
     assert updates(tmp_path) == []
-    assert caplog.text.count("its replays are not recorded") == 1
+    assert caplog.text.count("captured in a CUDA graph: it is not recorded") == 1
     (mark,) = marks(tmp_path, "not_recorded")
     assert "CUDA graph" in mark["name"]
