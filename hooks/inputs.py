@@ -17,6 +17,11 @@ from accumaudit.hooks.window import Forward
 _MASKS = ("attention_mask", "padding_mask", "mask")
 _ENTRIES = 256  # of one container, that are looked at
 _LABELS = ("labels", "targets", "target", "y")
+_OTHERS = [[name] for name in (*_MASKS, *_LABELS)]
+_INTEGERS = {
+    *(torch.int64, torch.int32, torch.int16, torch.int8),
+    *(torch.uint64, torch.uint32, torch.uint16, torch.uint8),
+}
 
 
 def argument_names(module: nn.Module) -> list[str]:
@@ -31,10 +36,13 @@ def describe(
     forward: Forward, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
     """Note a forward's first input: the token ids where there are any, else the first tensor."""
-    named = {name: value for name, value in _tensors(names, args, kwargs) if name not in _LABELS}
-    mask = named.get("attention_mask")  # others mean now what is attended, now what is not
-    inputs = [tensor for name, tensor in named.items() if name not in _MASKS]
-    ids = next((tensor for tensor in inputs if tensor.dim() > 1 and _is_integer(tensor)), None)
+    if not kwargs and len(args) == 1 and isinstance(args[0], Tensor) and names[:1] not in _OTHERS:
+        inputs, mask = [args[0]], None
+    else:
+        named = {name: value for name, value in _tensors(names, args, kwargs) if name not in _LABELS}
+        mask = named.get("attention_mask")  # others mean now what is attended, now what is not
+        inputs = [tensor for name, tensor in named.items() if name not in _MASKS]
+    ids = next((tensor for tensor in inputs if tensor.dim() > 1 and tensor.dtype in _INTEGERS), None)
     first = ids if ids is not None else next((tensor for tensor in inputs if tensor.dim() > 0), None)
     if first is None:
         return
@@ -42,10 +50,9 @@ def describe(
     if ids is not None:
         forward.input_positions = ids.numel()
         if mask is not None and mask.numel() == ids.numel():
-            forward.attended_positions = (mask != 0).sum()
-    if first.layout == torch.strided and not first.is_nested and first.numel():
-        with torch.no_grad():
-            forward.digest = digest(first)
+            forward.attended_positions = torch.count_nonzero(mask.detach())
+    if first.layout is torch.strided and not first.is_nested and first.numel():
+        forward.digest = digest(first)
 
 
 def differentiable(output: Any, depth: int = 3) -> Iterator[Tensor]:
@@ -75,10 +82,6 @@ def lasting(tensor: Tensor) -> Tensor:
     """
     base = tensor._base
     return tensor if base is None or base.grad_fn is None else base
-
-
-def _is_integer(tensor: Tensor) -> bool:
-    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
 
 
 def _tensors(

@@ -18,6 +18,9 @@ from accumaudit.hooks.shipment import Shipment
 
 REDUCTIONS: Final = {0: "none", 1: "mean", 2: "sum"}
 
+COUNTED_LATER: Final = 2048
+"""Labels on the CPU up to which the writer counts the valid ones."""
+
 
 @dataclass(slots=True, eq=False)
 class LossCall:
@@ -36,20 +39,42 @@ class LossCall:
     dtype: str = ""
     valid: Tensor | None = None
     """Which positions have a valid label; kept until the micro-step's samples are known."""
+    uncounted: Tensor | None = None
+    """The same where the writer is to count them."""
     numbers: dict[str, Tensor] = field(default_factory=dict)
+
+    def arrived(self, gradient: Tensor) -> LossCall:
+        """What the call's gradient tells; the call may be differentiated again."""
+        found = LossCall(
+            self.site,
+            self.reduction,
+            self.value,
+            self.source,
+            self.target,
+            self.class_weights,
+            self.ignore_index,
+            self.valid_tokens,
+        )
+        plain = gradient.detach()
+        found.arrive(plain if plain.shape == self.value.shape else plain.reshape(self.value.shape))
+        return found
 
     def arrive(self, gradient: Tensor) -> None:
         """Note the gradient at the output; the arithmetic that can wait is left to the writer."""
         self.dtype = str(gradient.dtype).removeprefix("torch.")
-        self.valid = self._valid_positions()
+        self.valid = valid = self._valid_positions()
         if self.reduction == "none":
             self._arrive_unreduced(gradient)
         else:
             self.numbers["gradient"] = gradient.clone()
-            if self.class_weights is not None and self.valid is not None:
-                self._weigh_classes(self.class_weights, self.valid)
-            elif self.valid is not None:
-                self.valid_tokens = self.valid.sum()
+            if valid is None:
+                pass
+            elif self.class_weights is not None:
+                self._weigh_classes(self.class_weights, valid)
+            elif valid.is_cpu and valid.numel() <= COUNTED_LATER:
+                self.uncounted = valid
+            else:
+                self.valid_tokens = torch.count_nonzero(valid)
         self.target = self.class_weights = None
 
     def _valid_positions(self) -> Tensor | None:
@@ -98,6 +123,12 @@ class LossCall:
             found.append(self.valid_tokens)
         return found
 
+    def tokens(self, values: Shipment) -> float:
+        """Valid positions, or the sum of their class weights under mean."""
+        if self.uncounted is not None:
+            return float(values.vector(self.uncounted).count(True))
+        return float(values.number(self.valid_tokens) or 0.0)
+
 
 @dataclass(slots=True)
 class TermSums:
@@ -128,8 +159,8 @@ class TermSums:
 
 def settle_call(call: LossCall, scale: float, values: Shipment) -> TermSums:
     """The sums of one call, in double precision."""
-    numbers = {name: values.vector(tensor)[0] for name, tensor in call.numbers.items()}
-    tokens = float(values.number(call.valid_tokens) or 0.0)
+    numbers = {name: float(values.number(tensor) or 0.0) for name, tensor in call.numbers.items()}
+    tokens = call.tokens(values)
     if call.reduction == "none":
         return TermSums(
             valid_tokens=tokens,
@@ -141,7 +172,7 @@ def settle_call(call: LossCall, scale: float, values: Shipment) -> TermSums:
         )
     gradient = numbers["gradient"]
     weight = gradient / scale
-    mean_value = values.vector(call.value)[0]
+    mean_value = float(values.number(call.value) or 0.0)
     total, total_sq = numbers.get("class_sum", tokens), numbers.get("class_sum_sq", tokens)
     if tokens == 0 or total == 0:
         return TermSums(explained=0.0)

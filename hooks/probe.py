@@ -17,6 +17,9 @@ from torch import Tensor, nn
 SLICE: Final = 64
 """Elements of the slice."""
 
+KEPT: Final = 1 << 16
+"""Elements up to which a view of a tensor is kept: it keeps the tensor's memory."""
+
 
 @dataclass(slots=True, eq=False)
 class Change:
@@ -42,14 +45,19 @@ class Probe:
         self.candidates = candidates
         self.name, self.parameter, self._in_rows = candidates[-1]
         self._known: tuple[weakref.ref[Tensor], int] | None = None
+        self._views = _Views(), _Views()
         self.slice: Tensor | None = None
         """The gradient's slice when it was last looked at."""
         self.refresh()
 
     def refresh(self) -> None:
         """Take the gradient as it is now for known."""
-        self._known = self._state()
-        self.slice = None if self.parameter.grad is None else self._slice_of(self.parameter.grad)
+        gradient = self.parameter.grad
+        if gradient is None:
+            self._known = self.slice = None
+        else:
+            self._known = weakref.ref(gradient), gradient._version
+            self.slice = self._views[0].copy(gradient, self._in_rows)
 
     def resync(self) -> None:
         """Take the gradient for known without a copy: after a step, whose own changes say nothing."""
@@ -57,10 +65,7 @@ class Probe:
 
     def value(self) -> Tensor:
         """The slice of the parameter itself."""
-        return self._slice_of(self.parameter)
-
-    def _slice_of(self, tensor: Tensor) -> Tensor:
-        return dense_slice(tensor, self._in_rows)
+        return self._views[1].copy(self.parameter, self._in_rows)
 
     def _state(self) -> tuple[weakref.ref[Tensor], int] | None:
         gradient = self.parameter.grad
@@ -97,25 +102,54 @@ class Probe:
             self.name, self.parameter, self._in_rows = found
 
 
-def dense_slice(tensor: Tensor, in_rows: bool = False) -> Tensor:
-    """A copy of up to 64 consecutive elements of a tensor's memory.
+class _Views:
+    """Copies the slice of one tensor after another; most often it is the one before."""
+
+    def __init__(self) -> None:
+        self._view: Tensor | None = None
+        self._address = 0
+
+    def copy(self, tensor: Tensor, in_rows: bool) -> Tensor:
+        """A copy of the slice as it is now."""
+        # The memory cannot have become another tensor's: the view holds it.
+        if (
+            self._view is not None
+            and tensor.layout is torch.strided
+            and tensor.data_ptr() == self._address
+            and tensor.dtype is self._view.dtype
+        ):
+            return self._view.clone()
+        view = _slice_view(tensor, in_rows)
+        self._view = None
+        if _may_be_kept(tensor) and view.data_ptr() == tensor.data_ptr():
+            self._view, self._address = view, tensor.data_ptr()
+        return view.clone()
+
+
+def _may_be_kept(tensor: Tensor) -> bool:
+    # On an accelerator a kept view would keep memory from those who plan it, such as CUDA graphs.
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+    return plain and tensor.is_cpu and tensor.numel() <= KEPT
+
+
+def _slice_view(tensor: Tensor, in_rows: bool) -> Tensor:
+    """Up to 64 consecutive elements of a tensor's memory.
 
     Args:
         tensor: a parameter or its gradient.
         in_rows: only some rows may be changed; the rows are added up then, so that all of them count.
     """
-    with torch.no_grad():
-        plain = tensor.detach()
-        if plain.layout == torch.sparse_coo:
-            plain = plain._values()
-        elif plain.layout != torch.strided:
-            plain = plain.to_dense()
-        if in_rows and plain.dim() > 1:
-            plain = plain.sum(0)
-        if 0 in plain.stride():  # expanded: less memory than elements
-            plain = plain.contiguous()
-        length = min(SLICE, plain.numel())
-        return torch.as_strided(plain, (length,), (1,), plain.storage_offset()).clone()
+    plain = tensor.detach()
+    if plain.layout == torch.sparse_coo:
+        plain = plain._values()
+    elif plain.layout != torch.strided:
+        plain = plain.to_dense()
+    if in_rows and plain.dim() > 1:
+        plain = plain.sum(0)
+    if 0 in plain.stride():  # expanded: less memory than elements
+        plain = plain.contiguous()
+    length = min(SLICE, plain.numel())
+    return torch.as_strided(plain, (length,), (1,), plain.storage_offset())
 
 
 def probe_candidates(model: nn.Module, parameters: Sequence[Tensor]) -> list[Candidate]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import logging
@@ -128,9 +127,9 @@ class Recorder:
         """Hear every parameter that is trained now."""
         for handle in self._parameter_handles.get(track.index, ()):
             handle.remove()
-        accumulated = _Accumulation(functools.partial(session.accumulated, track), self.fault, id(track))
+        # The cheapest of hooks: it is called for every parameter in every backward.
         self._parameter_handles[track.index] = [
-            parameter.register_post_accumulate_grad_hook(accumulated) for parameter in track.parameters
+            parameter.register_post_accumulate_grad_hook(track.fired.append) for parameter in track.parameters
         ]
 
     def _hook(self, function: Callable[..., None], owner: object = None) -> Hook:
@@ -181,8 +180,13 @@ class Recorder:
 
     def backward_begins(self) -> None:
         """A backward begins."""
-        self.poll()
+        self.unseen_backward_begins()
         self.window_begins()
+
+    def unseen_backward_begins(self) -> None:
+        """A backward has begun, and has been seen by what it goes through."""
+        for track in self.tracks:
+            track.backward_begins()
 
     def _forward_begins(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._begin("F" if self.tracks[0].reduces() else "f", sys._getframe(2), args, kwargs)
@@ -291,7 +295,8 @@ class Recorder:
 
     def collective_begins(self) -> None:
         """Just before the loop runs a collective."""
-        self.poll()
+        for track in self.tracks:
+            track.collective_begins()
 
     def collective_ended(self, tensors: list[Any], finished: bool) -> None:
         """Just after it; one that is not waited for may be unfinished."""
@@ -461,24 +466,6 @@ class Recorder:
             valid_tokens=tokens,
         )
         session.watch_loss(loss, lambda _tensor: call)
-
-
-class _Accumulation(Hook):
-    """The hook on a parameter: the first of a backward opens it for a track, all others are only noted."""
-
-    def __init__(
-        self, function: Callable[..., None], on_fault: Callable[[Exception], None], track: int
-    ) -> None:
-        super().__init__(function, on_fault)
-        self._track = track
-
-    def __call__(self, first: Tensor, *args: Any, **kwargs: Any) -> None:
-        backward = session.backward  # read once: another thread may end it
-        fired = None if backward is None else backward.fired.get(self._track)
-        if fired is None:
-            super().__call__(first, *args, **kwargs)
-        else:
-            fired.append(first)
 
 
 class _Use:

@@ -36,14 +36,16 @@ class ScheduleWatch:
         Every scheduler of torch makes a new list of rates in `step`, even those that keep no
         `last_epoch`; schedulers of users may keep nothing else than `last_epoch`.
         """
-        steps = self._steps()
+        steps = 0 if self.scheduler is None else self._steps()
         rate = self._first_rate()
-        changed, self._rate = rate != self._rate, rate
-        return steps, changed and not (steps and self._is_scheduled(rate))
+        if rate is self._rate or rate == self._rate:
+            return steps, False
+        self._rate = rate
+        return steps, not (steps and self._is_scheduled(rate))
 
     def _steps(self) -> int:
         epoch, rates = getattr(self.scheduler, "last_epoch", None), getattr(self.scheduler, "_last_lr", None)
-        if epoch == self._epoch and rates is self._rates:
+        if rates is self._rates and epoch == self._epoch:
             return 0
         moved = epoch - self._epoch if isinstance(epoch, int) and isinstance(self._epoch, int) else 0
         self._epoch, self._rates = epoch, rates
@@ -55,7 +57,8 @@ class ScheduleWatch:
         return isinstance(rate, tuple) or not isinstance(given, (int, float)) or rate == given
 
     def _first_rate(self) -> object:
-        rate = self._optimizer.param_groups[0]["lr"] if self._optimizer.param_groups else None
+        groups = self._optimizer.param_groups
+        rate = groups[0]["lr"] if groups else None
         return (id(rate), rate._version) if isinstance(rate, Tensor) else rate
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -81,8 +80,8 @@ class Session:
         backward = self.current_backward()
         if id(track) in backward.counted or not track.has_gradient:
             return
-        if id(track) not in backward.fired:
-            self.accumulated(track, track.probe.parameter)
+        if not track.fired:
+            track.fired.append(track.probe.parameter)
         track.backward_ended(backward)
         backward.counted.add(id(track))
 
@@ -90,6 +89,17 @@ class Session:
         """End a backward that was not seen to begin and has ended by an exception."""
         if self.backward is not None and self._depth == 0 and torch._C._current_graph_task_id() == -1:
             self._close_backward()
+
+    def settle_unseen(self, track: Track) -> None:
+        """Count a backward of which nothing but its gradients was seen, once it has ended."""
+        if self.backward is None and torch._C._current_graph_task_id() == -1:
+            track.backward_ended(Backward())
+
+    def forget_backward(self) -> None:
+        """What ran is a program in the making: gradients that arrived in it are none of the training's."""
+        for recorder in self.recorders:
+            for track in recorder.tracks:
+                track.fired.clear()
 
     def _open_backward(self, roots: Any, gradients: Any) -> None:
         self.each(lambda recorder: recorder.backward_begins())
@@ -108,7 +118,7 @@ class Session:
     def current_backward(self) -> Backward:
         """The running backward; one that was started past `torch.autograd.backward` is opened here."""
         if self.backward is None:
-            self.each(lambda recorder: recorder.poll())
+            self.each(lambda recorder: recorder.unseen_backward_begins())
             self.backward = Backward()
             torch.autograd.Variable._execution_engine.queue_callback(self._close_unseen_backward)
         return self.backward
@@ -116,12 +126,6 @@ class Session:
     def _close_unseen_backward(self) -> None:
         # A second callback runs after those that were queued meanwhile, the wrapper's reduction among them.
         torch.autograd.Variable._execution_engine.queue_callback(self._close_backward)
-
-    def accumulated(self, track: Track, parameter: Tensor) -> None:
-        """The first gradient of a backward was accumulated into a parameter of the track."""
-        backward = self.current_backward()
-        backward.letters[id(track)] = "B" if track.reduces() else "b"
-        backward.fired.setdefault(id(track), []).append(parameter)
 
     # scale
 
@@ -138,16 +142,24 @@ class Session:
 
     # loss
 
-    def watch_loss(self, output: object, remember: Callable[[Tensor], LossCall | None]) -> None:
-        """Note a loss call's output, to learn its gradient when that arrives."""
+    def watch_loss(
+        self, output: object, remember: Callable[..., LossCall | None], *args: Any, **kwargs: Any
+    ) -> None:
+        """Note a loss call's output, to learn its gradient when that arrives.
+
+        Args:
+            output: what the call returned.
+            remember: makes a loss call of it and of the arguments that follow.
+            args: of the call.
+            kwargs: of the call.
+        """
         if not isinstance(output, Tensor) or output.grad_fn is None or getattr(self._thread, "busy", False):
             return
         self._thread.busy = True
         try:
-            self.each(lambda recorder: recorder.poll())
-            call = remember(output)
+            call = remember(output, *args, **kwargs)
             base = lasting(output)
-            tensor = base if base.numel() == output.numel() else output
+            tensor = base if base is output or base.numel() == output.numel() else output
             if call is not None and tensor.grad_fn is not None:
                 tensor.grad_fn.register_prehook(_Arrival(self, call, tensor.output_nr))
         except Exception as error:
@@ -159,10 +171,7 @@ class Session:
         """The gradient at a loss call's output; whether it counts is seen when the backward has ended."""
         if gradient is None or not self.recorders:
             return
-        arrived = replace(call, numbers={})
-        with torch.no_grad():
-            arrived.arrive(gradient.detach().reshape(call.value.shape))
-        self.current_backward().calls.append(arrived)
+        self.current_backward().calls.append(call.arrived(gradient))
 
 
 class _ScaledHere:
@@ -195,6 +204,8 @@ class _Arrival:
 
 
 def _root_value(roots: Any, gradients: Any) -> Tensor | None:
+    if gradients is None and isinstance(roots, Tensor) and roots.dim() == 0:
+        return roots.detach().clone()
     tensors = [roots] if isinstance(roots, Tensor) else list(roots)
     if not all(isinstance(tensor, Tensor) for tensor in tensors):
         return None  # edges of the graph

@@ -178,6 +178,10 @@ def _sum(counts: Any) -> int | None:
 
 def _masked_positions(step: MicroStep, values: Shipment) -> int | None:
     """Positions of samples without any valid token."""
+    if step.scored is not None:
+        scored, length = values.vector(step.scored), step.row_length
+        rows = range(0, len(scored), length) if False in scored else ()
+        return length * sum(True not in scored[row : row + length] for row in rows)
     if step.scored_rows is None:
         return None
     return values.vector(step.scored_rows).count(False) * step.row_length

@@ -20,6 +20,8 @@ class Shipment:
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self._packs: list[tuple[torch.cuda.Event, Tensor, list[Tensor]]] = []
         self._values: dict[int, list[float]] = {}
+        if not torch.cuda.is_initialized():
+            return  # nothing lies there
         on_cuda: dict[tuple[torch.device, bool], list[Tensor]] = {}
         for tensor in tensors:
             if tensor.is_cuda:
@@ -39,12 +41,21 @@ class Shipment:
 
     def vector(self, tensor: Tensor) -> list[float]:
         """All values of a tensor, flattened."""
-        shipped = self._values.get(id(tensor))
-        return cast("list[float]", tensor.detach().reshape(-1).tolist()) if shipped is None else shipped
+        if self._values:
+            shipped = self._values.get(id(tensor))
+            if shipped is not None:
+                return shipped
+        if tensor.dim() != 1:
+            tensor = tensor.detach().reshape(-1)
+        return cast("list[float]", tensor.tolist())
 
     def number(self, value: Tensor | float | None) -> float | None:
         """The value of a 0-d tensor; a plain number and None as they are."""
-        return self.vector(value)[0] if isinstance(value, Tensor) else value
+        if not isinstance(value, Tensor):
+            return value
+        if self._values or value.dim():
+            return self.vector(value)[0]
+        return value.item()
 
 
 def _pack(

@@ -15,6 +15,7 @@ from accumaudit.hooks.digest import digest_all
 from accumaudit.hooks.frames import calling_frame, is_running
 from accumaudit.hooks.handles import Hook
 from accumaudit.hooks.modules import data_parallel
+from accumaudit.hooks.norms import total_norm
 from accumaudit.hooks.probe import Change, Probe, probe_candidates
 from accumaudit.hooks.schedule import ScheduleWatch
 from accumaudit.hooks.session import session
@@ -47,6 +48,9 @@ class Track:
         self.parameters = optimizer_parameters(optimizer)
         self._ids = {id(parameter) for parameter in self.parameters}
         self.probe = Probe(probe_candidates(model, self.parameters))
+        self.fired: list[Tensor] = []
+        """Parameters that got a gradient in the backward that runs; their hooks append to it."""
+        self._reduces = True
         self._event_limit = EVENTS
         self._digest_due = 0
         self._moved_due = 0
@@ -107,6 +111,8 @@ class Track:
         """Look at what no call tells: the scheduler, the rate and the gradient."""
         if self.step_hook is not None and self.step_hook.passed_over:
             self._forget_passed_over(self.step_hook)
+        if self.fired:
+            session.settle_unseen(self)
         steps, rate_changed = self.schedule.look()
         if steps:
             self.window.events.append(Event("S", schedule=self.schedule.state, times=steps))
@@ -161,10 +167,16 @@ class Track:
 
     # backward
 
+    def backward_begins(self) -> None:
+        """Look, and note whether gradients will be reduced."""
+        self.poll()
+        self._reduces = self.reduces()
+
     def backward_ended(self, backward: Backward) -> None:
         """Decide where the transaction began, and count the micro-step."""
-        fired = backward.fired.get(id(self))
-        if fired is None or id(self) in backward.counted:
+        fired = self.fired.copy()
+        self.fired.clear()  # the hooks hold this list
+        if not fired or id(self) in backward.counted:
             return
         if self.window.attempt is not None:
             self.rotate(backward)
@@ -175,7 +187,7 @@ class Track:
             self._cleared = False
         joins = first is None and self.window.saw_forward and self.window.micro_steps
         micro_step = self.window.micro_steps[-1] if joins else self._begin_micro_step()
-        events.append(Event(backward.letters[id(self)], micro_step=micro_step))
+        events.append(Event("B" if self._reduces else "b", micro_step=micro_step))
         self._fill(micro_step, backward)
         self.probe.follow(fired)
         self.probe.refresh()
@@ -213,7 +225,7 @@ class Track:
             micro_step.scale = None
         micro_step.calls.extend(reversed(backward.calls))  # hooks fire in reverse
         micro_step.roots.append(backward.root)
-        micro_step.scored_rows = _scored_rows(micro_step)
+        _note_scored(micro_step)
 
     def rotate(self, backward: Backward | None = None) -> None:
         """Close the transaction before the earliest forward of the backward, else here."""
@@ -271,7 +283,7 @@ class Track:
                 kind=kind,
                 limit=limit.detach().clone() if isinstance(limit, Tensor) else float(limit),
                 norm=norm.detach().clone() if isinstance(norm, Tensor) else None,
-                complete=bool(given) and all(id(p) in given for p in self.parameters if p.grad is not None),
+                complete=bool(given) and all(id(p) in given or p.grad is None for p in self.parameters),
                 before=self._before if id(self.probe.parameter) in given else None,
                 after=self.probe.slice if id(self.probe.parameter) in given else None,
                 scale=self._scale_on_gradients(),
@@ -330,10 +342,22 @@ class Track:
         self.window.ema = (updates, decay)
         self.note("E")
 
+    @property
+    def _is_stepping(self) -> bool:
+        """Whether the optimizer's step runs now: what happens inside it belongs to it."""
+        return self._attempt is not None and self._step_frame is not None and is_running(self._step_frame)
+
+    def collective_begins(self) -> None:
+        """The loop runs a collective."""
+        if not self._is_stepping:
+            self.poll()
+
     def collective_ended(self, tensors: list[Any], finished: bool) -> None:
         """The loop has run a collective on these tensors, or begun one."""
         gradient = self.probe.parameter.grad
         if gradient is None or not self.window.micro_steps or gradient.layout != torch.strided:
+            return
+        if self._is_stepping:
             return
         storage = gradient.untyped_storage().data_ptr()
         dense = [t for t in tensors if isinstance(t, Tensor) and t.layout == torch.strided]
@@ -397,7 +421,8 @@ class Track:
         moved = self.probe.parameter._version != self._left_version and self.updates >= self._moved_due
         if not self._recorder.several_ranks or not (moved or self.updates + 1 >= self._digest_due):
             return None
-        self._moved_due = self.updates + DIGEST_EVERY
+        if moved:
+            self._moved_due = self.updates + DIGEST_EVERY
         return digest_all(self.parameters)
 
     def _forget_failed_attempt(self) -> None:
@@ -467,20 +492,21 @@ def _own(value: Any) -> Tensor | None:
 
 
 def _total_norm(optimizer: Optimizer) -> Tensor | None:
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    kinds = {(gradient.layout, gradient.device.type) for gradient in gradients}
-    if len(kinds) != 1 or gradients[0].layout != torch.strided:
-        return None  # from one kind of device to another a norm would have to be waited for
-    with torch.no_grad():
-        return torch.nn.utils.get_total_norm(gradients)
+    gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
+    return total_norm([gradient for gradient in gradients if gradient is not None])
 
 
-def _scored_rows(micro_step: MicroStep) -> Tensor | None:
+def _note_scored(micro_step: MicroStep) -> None:
     """Which rows of positions hold a valid one, a row a sample; unknown where calls share the samples."""
-    valid = [call.valid for call in micro_step.calls]
+    micro_step.scored_rows = micro_step.scored = None
+    if len(micro_step.calls) != 1:
+        return
+    (call,) = micro_step.calls
     samples = sum(forward.samples or 0 for forward in micro_step.forwards)
-    if len(valid) != 1 or valid[0] is None or not samples or valid[0].numel() % samples:
-        return None
-    rows = valid[0].reshape(samples, -1)
-    micro_step.row_length = rows.shape[1]
-    return rows.any(1)
+    if call.valid is None or not samples or call.valid.numel() % samples:
+        return
+    micro_step.row_length = call.valid.numel() // samples
+    if call.uncounted is None:
+        micro_step.scored_rows = call.valid.reshape(samples, -1).any(1)
+    else:
+        micro_step.scored = call.uncounted

@@ -38,10 +38,6 @@ class Backward:
     """Those that it went through, the last first."""
     scale: Tensor | float | None = 1.0
     """The loss scale that it went through; None where there were two."""
-    fired: dict[int, list[Tensor]] = field(default_factory=dict)
-    """Parameters into whose `.grad` it accumulated, by track."""
-    letters: dict[int, str] = field(default_factory=dict)
-    """B or b, by track: the reduction flag when its first parameter fired."""
     counted: set[int] = field(default_factory=set)
     """Tracks whose optimizer has stepped inside it: their micro-step is counted already."""
 
@@ -54,7 +50,7 @@ class Backward:
         """Let go of what only its end needs: forwards that it went through may be kept for long."""
         for call in self.calls:
             call.valid = None
-        self.calls, self.fired, self.forwards = [], {}, []
+        self.calls, self.forwards = [], []
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +64,8 @@ class MicroStep:
     """Loss scale of its backward; None where it had several."""
     scored_rows: Tensor | None = None
     """Which samples have a valid token, where that is known."""
+    scored: Tensor | None = None
+    """Which positions have one, where the writer is to look."""
     row_length: int = 0
     """Positions of a sample."""
 

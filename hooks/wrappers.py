@@ -27,8 +27,12 @@ def wrap_backward(original: Function) -> Function:
 
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
         if _quiet():
-            return original(tensors, grad_tensors, *args, **kwargs)
-        tensors, grad_tensors = _kept(tensors), _kept(grad_tensors)
+            try:
+                return original(tensors, grad_tensors, *args, **kwargs)
+            finally:
+                session.forget_backward()
+        if not isinstance(tensors, Tensor):
+            tensors, grad_tensors = _kept(tensors), _kept(grad_tensors)
         session.backward_begins(tensors, grad_tensors)
         try:
             return original(tensors, grad_tensors, *args, **kwargs)
@@ -50,7 +54,7 @@ def wrap_loss(original: Function) -> Function:
         if _quiet():
             return original(*args, **kwargs)  # the names of variables here would stand in a traced graph
         output = original(*args, **kwargs)
-        session.watch_loss(output, lambda tensor: remember(tensor, *args, **kwargs))
+        session.watch_loss(output, remember, *args, **kwargs)
         return output
 
     return loss

@@ -318,7 +318,7 @@ def test_schedulers_of_the_loop_s_own_are_seen(kind: type[OwnSchedule], tmp_path
     scheduler = kind(optimizer)
     step = kind.step
     with accumaudit.attach(model, optimizer, scheduler, log_dir=tmp_path, summary=False) as audit:
-        plain(Training(model, optimizer, scheduler, audit))  # type: ignore[arg-type]
+        plain(Training(model, optimizer, scheduler, audit))
     assert kind.step is step
     updates = [entry for entry in read_records(tmp_path) if entry["record"] == "update"]
     assert [update["events"] for update in updates] == ["ZFBFBFBFBCOS"] * 3

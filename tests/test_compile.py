@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,10 @@ from accumaudit.engine import check_paths
 from accumaudit.hooks.modules import data_parallel, inner_module
 from tests.loops import TOKENS, VOCABULARY, TinyModel, batches, read_records, token_loss, total_weight
 
-BACKENDS = ["eager", pytest.param("inductor", marks=pytest.mark.slow)]
+NO_COMPILER = pytest.mark.skipif(
+    not any(map(shutil.which, ("g++", "clang++"))), reason="no C++ compiler: the inductor cannot build"
+)
+BACKENDS = ["eager", pytest.param("inductor", marks=[pytest.mark.slow, NO_COMPILER])]
 STEPS = 2
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # inductor's own
 

@@ -304,6 +304,31 @@ def test_a_reduction_of_the_loop_s_own_is_told(
     assert [entry["probe_gradient"] for entry in updates(folder)] == seen
 
 
+class Reducing(torch.optim.SGD):
+    """Reduces the gradients inside its own step."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                distributed.all_reduce(parameter.grad)
+                parameter.grad.mul_(0.5)
+        return super().step(closure)
+
+
+@pytest.mark.usefixtures("group")
+def test_what_an_optimizer_reduces_inside_its_step_belongs_to_it(tmp_path: Path) -> None:
+    model = TinyModel()
+    optimizer = Reducing(model.parameters(), lr=0.1)
+    folder = tmp_path / "run"
+    with accumaudit.attach(model, optimizer, log_dir=folder, summary=False):
+        for ids in batches(2):
+            (token_loss(model(ids), ids) / TOKENS).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert words(folder) == ["ZFBO"] * 2
+    assert [entry["grad_rescale"] for entry in updates(folder)] == [1.0, 1.0]
+
+
 def _probed(model: nn.Module, audit: Audit) -> list[float]:
     """The polled slice as it is now."""
     assert audit._recorder is not None

@@ -35,9 +35,20 @@ def ledger_path(run: Path, rank: int, launch: str) -> Path:
     return run / f"rank-{rank // 1000:02d}" / f"{rank:05d}.{launch}.jsonl"
 
 
+PAUSE: Final = 0.05
+"""Seconds that the thread rests after a record: what came meanwhile is written in one go. Waking it costs
+the training more than the record does."""
+
+_encoder: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
 def encode(record: Record) -> bytes:
     """One line of strict JSON: a non-finite float becomes "NaN", "Infinity" or "-Infinity"."""
-    return json.dumps(_finite(record), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    try:
+        line = _encoder.encode(record)
+    except (ValueError, TypeError):  # a float that is not finite, or a number of numpy's
+        line = _encoder.encode(_finite(record))
+    return line.encode() + b"\n"
 
 
 def _finite(value: Any) -> Any:
@@ -73,6 +84,7 @@ class LedgerWriter:
         self._lost = 0
         self._lock = threading.Lock()
         self._warned = False
+        self._hurry = threading.Event()
         try:
             self._write(head)
         except OSError:
@@ -83,14 +95,21 @@ class LedgerWriter:
         self._thread.start()
         _open_writers.add(self)
 
-    def submit(self, job: Job) -> None:
-        """Queue a job whose record is to be written; never waits."""
+    def submit(self, job: Job, urgent: bool = False) -> None:
+        """Queue a job whose record is to be written; never waits.
+
+        Args:
+            job: what makes the record.
+            urgent: somebody waits for it: the thread rests no longer.
+        """
         if self._fd < 0:
             return
         try:
             self._jobs.put_nowait(job)
         except queue.Full:
             self._lose("the queue of records is full", 1)
+        if urgent:
+            self._hurry.set()
 
     def close(self, timeout: float = 60.0) -> None:
         """Write what is queued and end the thread.
@@ -101,6 +120,7 @@ class LedgerWriter:
         if self._fd < 0:
             return
         _open_writers.discard(self)
+        self._hurry.set()
         try:
             self._jobs.put(None, timeout=timeout)
         except queue.Full:
@@ -115,10 +135,19 @@ class LedgerWriter:
         self._fd = -1
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             self._run(job)
         if self._lost:
             self._try_write({"record": "mark", "kind": "gap"})
+
+    def _next(self) -> Job | None:
+        """The next job; where none waits, a rest before looking again."""
+        try:
+            return self._jobs.get_nowait()
+        except queue.Empty:
+            if self._hurry.wait(PAUSE):
+                self._hurry.clear()
+            return self._jobs.get()
 
     def _run(self, job: Job) -> None:
         try:
