@@ -64,6 +64,17 @@ class TestUpdateIdBreak:
         run = self.run(tmp_path, [5, 6, 7, 4, 5], marks=[{"kind": "resume", "attempt_id": 3}])
         assert faults(self.CODE, run) == [False] * 3
 
+    def test_only_every_third_attempt_is_recorded(self, tmp_path: Path) -> None:
+        ids = [5, 6, 6, 7, 8, 9, 10]
+        assert faults(self.CODE, self.run(tmp_path, ids, skipped=[3], every=3)) == [False, False]
+        row = the_fault(self.CODE, self.run(tmp_path / "jump", [5, 6, 7, 12, 13, 14, 15], every=3))
+        assert row.message == "the update id goes from 5 to 12 over 3 attempts"
+        back = self.run(tmp_path / "back", [5, 6, 7, 3, 4, 5, 6], every=3)
+        assert the_fault(self.CODE, back).attempt == 4
+        marks = [{"kind": "resume", "attempt_id": 2}]
+        told = self.run(tmp_path / "told", [5, 6, 7, 3, 4, 5, 6], every=3, marks=marks)
+        assert faults(self.CODE, told) == [False]
+
     def test_launches_are_not_compared(self, tmp_path: Path) -> None:
         run = self.run(tmp_path, [5, 6, 7], close=False)
         write_run(run, 2, 1, launch="bbbb", first_update=6, started_at=START + 1000)
@@ -300,6 +311,7 @@ class TestAmbiguousStepCounter:
             pytest.param([0, 1, 2], (), id="reported before it is raised"),
             pytest.param([501, 502, 503], (), id="continued"),
             pytest.param([1, 1, 2, 3], (2,), id="updates, with a skip"),
+            pytest.param([0, 1, 1, 2], (2,), id="reported before it is raised, with a skip"),
         ],
     )
     def test_counters_of_updates_pass(
@@ -351,9 +363,15 @@ class TestDuplicatedRecords:
         again = [row for row in rows if row.fault]
         assert [(row.attempt, row.severity) for row in again] == [(4, "note"), (5, "note")]
         assert again[0].message == (
-            "update 4 was made in launch 1 and again in a later one, which resumed from before it"
+            "update 4 was made in launch 1 and again in a later one, which resumed from before it; "
+            "in all it made updates 4 to 5 again"
         )
         assert len(rows) == 8
+
+    def test_a_single_update_done_again_is_one(self, tmp_path: Path) -> None:
+        run = write_run(tmp_path / "run", 4, 1, close=False)
+        write_run(run, 3, 1, launch="bbbb", first_update=4, started_at=START + 1000)
+        assert the_fault(self.CODE, run).message.endswith("which resumed from before it")
 
     def test_the_ranks_of_a_run_are_no_duplicates(self, tmp_path: Path) -> None:
         assert faults(self.CODE, write_run(tmp_path / "run", 2, 3)) == [False] * 6

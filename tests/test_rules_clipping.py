@@ -168,9 +168,10 @@ class TestClipWithoutEffect:
             (clip(coefficient=1.0), {"grad_norm_before_scope": None}),
             (clip(coefficient=None), {}),
             (clip(norm=math.nan, coefficient=math.nan), {}),
+            (clip(norm=math.nan, coefficient=0.5), {}),
             (clip(kind="value", norm=None, largest=3.0, complete=False), {}),
         ],
-        ids=["one-group", "shard", "unknown-scope", "no-factor", "nan", "value-of-a-group"],
+        ids=["one-group", "shard", "unknown-scope", "no-factor", "nan", "norm-alone-nan", "value-of-a-group"],
     )
     def test_what_the_probe_cannot_tell_is_unknown(
         self, tmp_path: Path, call: dict[str, Any], more: dict[str, Any]
@@ -201,7 +202,118 @@ class TestClipWithoutEffect:
         assert verdict.status == "passed"
 
 
+class TestClipBeforeSync:
+    CODE = "ACC403"
+
+    def verdicts(self, folder: Path, *words: str, **run_fields: Any) -> list[bool | None]:
+        """The verdicts on rank 0, by attempt."""
+        run = write_run(folder / "run", [clipped(clip(), word=word) for word in words], **run_fields)
+        return [row.fault for row in judge(self.CODE, run) if row.rank == 0]
+
+    def test_a_clip_before_the_loops_own_reduction_is_found(self, tmp_path: Path) -> None:
+        update = clipped(clip(), word="ZFBFBFBFBCAO", on={1: {"clips": [clip(norm=2.0, coefficient=0.5)]}})
+        rows = judge(self.CODE, write_run(tmp_path / "run", [update], wrapper="none"))
+        assert [(row.rank, row.fault, row.severity, row.observed) for row in rows] == [
+            (0, True, "error", 0.2),
+            (1, True, "error", 0.5),
+        ]
+        assert rows[0].message == (
+            "rank 0 clipped its own gradients before they were reduced over 2 ranks: "
+            "they were scaled by 0.2 first"
+        )
+
+    def test_every_reduction_after_it_counts(self, tmp_path: Path) -> None:
+        under_ddp = ["ZfbfbfbfbCAO", "ZfbfbfbCFBO", "ZfbCfbCfbCFBCO", "ZDBCFBO", "ZfbfbfbfbUCAOGS"]
+        assert self.verdicts(tmp_path / "ddp", *under_ddp) == [True] * 5
+        assert self.verdicts(tmp_path / "fsdp", "ZFbFbCFBO", "ZFbFbCAO", wrapper="fsdp2") == [True] * 2
+        by_hand = ["ZFBFBCAO", "ZFBAFBCAO", "FBCAZFBCAO"]
+        assert self.verdicts(tmp_path / "none", *by_hand, wrapper="none") == [True] * 3
+
+    def test_a_limit_that_was_not_reached_makes_it_a_warning(self, tmp_path: Path) -> None:
+        idle = clipped(clip(norm=0.5, coefficient=1.0), word="ZFBFBFBFBCAO")
+        unknown = clipped(clips=None, word="ZFBFBFBFBCAO")
+        rows = judge(self.CODE, write_run(tmp_path / "run", [idle, unknown], wrapper="none"))
+        assert [(row.severity, row.fault) for row in rows[::2]] == [("warning", True), ("error", True)]
+        assert rows[0].message.endswith("over 2 ranks; no call reached its limit here")
+
+    def test_it_leaves_alone(self, tmp_path: Path) -> None:
+        under_ddp = {
+            "right": "ZfbfbfbFBCO",
+            "right, with a scaler": "ZfbfbfbFBUCOGS",
+            "every micro-step reduced, and clipped": "ZFBCFBCFBCFBCO",
+            "averaged again": "ZfbfbfbFBCAO",
+            "reduced by hand, then clipped": "ZfbfbfbfbACO",
+            "a forward around the wrapper beside one through it": "ZfbFfBCAO",
+            "never reduced": "ZfbfbfbfbCO",
+            "cleared after it": "ZfbCZfbfbfbFBCO",
+        }
+        assert self.verdicts(tmp_path / "ddp", *under_ddp.values()) == [False] * len(under_ddp)
+        by_hand = ["ZFBFBACO", "ZFBAFBACO", "ZFBFBACAO", "ZFBCAZFBACO"]
+        assert self.verdicts(tmp_path / "none", *by_hand, wrapper="none") == [False] * 4
+        assert self.verdicts(tmp_path / "fsdp", "ZFbFbFBCO", wrapper="fsdp1") == [False]
+
+    def test_out_of_scope(self, tmp_path: Path) -> None:
+        assert self.verdicts(tmp_path / "single", "ZFBCAO", ranks=1, wrapper="ddp") == []
+        assert self.verdicts(tmp_path / "independent", "ZFBCO", wrapper="none") == []
+        logged = clipped(clip(limit=math.inf), word="ZFBFBFBFBAO")
+        skipped = clipped(clip(), word="ZFBFBFBFBCAX", skipped=True)
+        run = write_run(tmp_path / "run", [logged, skipped], wrapper="none")
+        assert judge(self.CODE, run) == []
+
+    def test_unknown(self, tmp_path: Path) -> None:
+        assert self.verdicts(tmp_path / "unseen", "ZBBBBCAO") == [None]
+        assert self.verdicts(tmp_path / "wrapper", "ZFBFBCAO", wrapper=None) == [None]
+        assert self.verdicts(tmp_path / "both", "ZFbFBCAO", wrapper="fsdp2") == [None]
+        run = write_run(tmp_path / "word", [clipped(clip(), events=None)])
+        assert faults(self.CODE, run) == [None, None]
+
+
+class TestClipAlwaysActive:
+    CODE = "ACC406"
+    IDLE = clip(norm=0.5, coefficient=1.0)
+
+    def run(self, folder: Path, *clips: dict[str, Any], **run_fields: Any) -> Path:
+        return write_run(folder / "run", [clipped(one) for one in clips], ranks=1, **run_fields)
+
+    def test_a_limit_that_nearly_every_update_reaches_is_told(self, tmp_path: Path) -> None:
+        row = the_fault(self.CODE, self.run(tmp_path, *[clip()] * 96, *[self.IDLE] * 4))
+        assert (row.attempt, row.severity, row.observed, row.expected) == (None, "note", 0.96, 0.95)
+        assert row.message == (
+            "96 of 100 updates were clipped at 1, half of them to 0.2 of their length or less"
+        )
+
+    def test_one_in_twenty_that_passes_is_enough(self, tmp_path: Path) -> None:
+        assert faults(self.CODE, self.run(tmp_path, *[clip()] * 95, *[self.IDLE] * 5)) == [False]
+
+    def test_the_norm_tells_where_the_probe_does_not(self, tmp_path: Path) -> None:
+        unseen = [clip(coefficient=None)] * 100
+        assert faults(self.CODE, self.run(tmp_path, *unseen)) == [True]
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            clip(limit=math.inf, coefficient=1.0),
+            clip(complete=False),
+            clip(kind="value", norm=None),
+            clip(norm=math.nan, coefficient=None),
+        ],
+        ids=["logged", "a-group", "by-value", "nan"],
+    )
+    def test_other_clips_do_not_count(self, tmp_path: Path, other: dict[str, Any]) -> None:
+        assert judge(self.CODE, self.run(tmp_path, *[clip()] * 99, other)) == []
+
+    def test_a_short_run_and_skips_are_not_judged(self, tmp_path: Path) -> None:
+        updates = [clipped(clip())] * 99 + [clipped(clip(), skipped=True)]
+        run = write_run(tmp_path / "run", updates, ranks=1)
+        (verdict,) = check_paths([run], select=[self.CODE]).runs[0].verdicts
+        assert verdict.reason == "no launch made 100 updates whose norm was clipped by a finite limit"
+
+    def test_ranks_are_not_counted_twice(self, tmp_path: Path) -> None:
+        assert faults(self.CODE, write_run(tmp_path / "run", [clipped(clip())] * 50)) == []
+
+
 def test_a_healthy_run_is_silent(tmp_path: Path) -> None:
     updates = [clipped(clip(), word="ZfbfbfbFBUCOGS"), {}, clipped(clip(norm=0.3, coefficient=1.0))]
-    (report,) = check_paths([write_run(tmp_path / "run", updates)], select=["ACC401", "ACC404"]).runs
-    assert [verdict.status for verdict in report.verdicts] == ["passed", "passed"]
+    codes = ["ACC401", "ACC403", "ACC404"]
+    (report,) = check_paths([write_run(tmp_path / "run", updates)], select=codes).runs
+    assert [verdict.status for verdict in report.verdicts] == ["passed"] * 3

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.records import build_run, write_records, write_run
+from accumaudit.engine import check_paths
+from tests.cases import by_case, run_of_cases
+from tests.records import write_run
 from tests.verdicts import Row, faults, judge, the_fault
 
 PER_MICRO_STEP = "ZfbSfbSfbSFBOS"
@@ -35,21 +37,6 @@ def standing_at(positions: Sequence[int], skipped: Iterable[int] = ()) -> list[d
 def run_at(folder: Path, positions: Sequence[int], **run_fields: Any) -> Path:
     """A run whose scheduler stands at these positions after its attempts."""
     return write_run(folder / "run", standing_at(positions), **run_fields)
-
-
-def run_of_cases(folder: Path, cases: Mapping[str, Sequence[Mapping[str, Any]]], **run_fields: Any) -> Path:
-    """One run in which each case is an optimizer of its own: a ledger is read once for all."""
-    records = build_run(0, 1, **run_fields)
-    for optimizer, updates in enumerate(cases.values()):
-        lines = build_run([{**update, "optimizer": optimizer} for update in updates], 1, **run_fields)
-        records[0][-1:-1] = lines[0][1:-1]
-    return write_records(folder / "run", records)
-
-
-def by_case(code: str, run: Path, cases: Iterable[str]) -> dict[str, list[bool | None]]:
-    """The verdicts on each case."""
-    rows = judge(code, run)
-    return {case: [row.fault for row in rows if row.optimizer == n] for n, case in enumerate(cases)}
 
 
 class TestSchedulePerMicroStep:
@@ -118,6 +105,39 @@ class TestSchedulePerMicroStep:
             "the scheduler took 1 step in an update of 4 micro-steps where 1 belongs to it: "
             "it was taken between two backwards, so the update already used the rate after it"
         )
+
+    def test_a_pace_of_neither_updates_nor_micro_steps_is_an_error(self, tmp_path: Path) -> None:
+        """A step in every third micro-step, windows of four: nothing that it explains is worse."""
+        words = ["ZFBFBFBSFBO", "ZFBFBSFBFBO", "ZFBSFBFBFBOS", "ZFBFBFBSFBO", "ZFBFBSFBFBO", "ZFBSFBFBFBOS"]
+        run = run_of(tmp_path, words, ranks=1)
+        rows = judge(self.CODE, run)
+        assert {(row.fault, row.severity) for row in rows} == {(True, "error")}
+        assert rows[0].message == (
+            "the scheduler took 1 step in an update of 4 micro-steps where 1 belongs to it: "
+            "1.33 in each update of 4 micro-steps count neither the updates nor the micro-steps"
+        )
+        report = check_paths([run], select=[self.CODE, "ACC303"])
+        verdicts = {verdict.code: verdict for verdict in report.runs[0].verdicts}
+        assert verdicts["ACC303"].reason == "a cause was found by ACC301"
+        assert report.worst() == "error"
+
+    @pytest.mark.parametrize(
+        ("words", "fields"),
+        [
+            (["ZFBSFBFBSFBO", "ZFBFBSFBFBO", "ZFBSFBFBSFBO"], {"schedule_unit": "samples"}),
+            ([RIGHT + "S", RIGHT + "S", RIGHT], {}),
+        ],
+        ids=["declared", "after the step"],
+    )
+    def test_other_paces_stay_a_note(self, tmp_path: Path, words: list[str], fields: dict[str, Any]) -> None:
+        rows = judge(self.CODE, run_of(tmp_path, words, ranks=1, **fields))
+        assert {row.severity for row in rows if row.fault} == {"note"}
+
+    def test_a_tail_does_not_change_the_pace_of_micro_steps(self, tmp_path: Path) -> None:
+        full: dict[str, Any] = {"events": "ZFBSFBSFBSFBOS"}
+        updates = [full, full, {"events": "ZFBSFBOS", "microbatches": 2}]
+        rows = judge(self.CODE, write_run(tmp_path / "run", updates, 1))
+        assert [(row.fault, row.severity) for row in rows] == [(True, "note")] * 3
 
     def test_it_is_found_where_every_micro_step_clears_the_gradients_too(self, tmp_path: Path) -> None:
         update = {"events": "ZFBSZFBSZFBSZFBOS", "microbatches": 1, "discarded_microbatches": 3}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from accumaudit.engine import check_paths
 from tests.records import write_run
 from tests.verdicts import faults, judge
 
 SLICE = [1.0, 2.0]
+APART: dict[str, Any] = {"probe_gradient": SLICE, "on": {1: {"probe_gradient": [1.5, 2.0]}}}
+"""Two ranks whose gradients differ by a quarter."""
 
 HONEST_UNDER_DDP = {
     "right": "ZfbfbfbFBO",
@@ -165,6 +168,140 @@ class TestSyncOnWrongMicroStep:
     def test_a_factor_after_the_last_backward_reduces_nothing(self, tmp_path: Path) -> None:
         update = {"events": "ZFBfbfbfbMO", "grad_rescale": 0.25}
         assert faults(self.CODE, write_run(tmp_path / "run", [update])) == [True, True]
+
+
+class TestLocalSGD:
+    """Parameters are averaged in place of gradients: ACC605 alone judges that."""
+
+    WORDS: ClassVar[dict[str, str | None]] = {"ACC501": "ZfbfbfbfbO", "ACC502": "ZFBfbfbfbO", "ACC505": None}
+
+    @pytest.mark.parametrize("code", WORDS)
+    def test_parameters_that_move_between_steps_leave_it_open(self, tmp_path: Path, code: str) -> None:
+        alone = APART | {"events": self.WORDS[code]}
+        updates = [alone, alone | {"probe_parameter_moved": True}, alone | {"probe_parameter_moved": False}]
+        assert set(faults(code, write_run(tmp_path / "run", updates))) == {None}
+        assert set(faults(code, write_run(tmp_path / "fault", [alone, alone]))) == {True}
+
+    @pytest.mark.parametrize("code", WORDS)
+    def test_an_optimizer_that_averages_leaves_it_open(self, tmp_path: Path, code: str) -> None:
+        alone = APART | {"events": self.WORDS[code]}
+        for place, name in enumerate(("PostLocalSGDOptimizer", "DiLoCo", "ModelAveragingOptimizer")):
+            attached = [{"index": 0, "class": name, "name": None}]
+            run = write_run(tmp_path / str(place), [alone], optimizers=attached)
+            assert set(faults(code, run)) == {None}
+
+    @pytest.mark.parametrize("code", WORDS)
+    def test_averaged_iterates_of_one_rank_are_none(self, tmp_path: Path, code: str) -> None:
+        attached = [{"index": 0, "class": "ASGD", "name": None}]
+        alone = APART | {"events": self.WORDS[code]}
+        assert set(faults(code, write_run(tmp_path / "run", [alone], optimizers=attached))) == {True}
+
+    def test_it_reaches_its_own_optimizer_and_launch_alone(self, tmp_path: Path) -> None:
+        alone = {"events": "ZfbfbfbfbO"}
+        moved = alone | {"probe_parameter_moved": True}
+        write_run(tmp_path / "run", [alone | {"optimizer": 1}, moved])
+        run = write_run(tmp_path / "run", [alone], launch="bbbb", started_at=1_700_009_000.0, first_update=3)
+        rows = judge("ACC501", run)
+        assert [(row.attempt, row.optimizer, row.fault) for row in rows if row.rank == 0] == [
+            (1, 1, True),
+            (1, 0, True),
+            (2, 0, None),
+        ]
+
+    @pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
+    def test_weights_that_are_clamped_between_the_steps_are_none(self, tmp_path: Path, wrapper: str) -> None:
+        clamped = {"events": "ZfbfbfbFBO", "probe_parameter_moved": True}
+        alone = {"events": "ZfbfbfbfbO"}
+        run = write_run(tmp_path / "run", [clamped, alone, clamped | APART], wrapper=wrapper)
+        assert [row.fault for row in judge("ACC501", run) if row.rank == 0] == [False, True, False]
+        assert set(faults("ACC502", run)) == {False}
+        assert faults("ACC505", run) == [False, False, True]
+
+
+class TestGradientsNotReduced:
+    CODE = "ACC505"
+
+    def test_slices_that_differ_although_the_flags_are_right_are_found(self, tmp_path: Path) -> None:
+        updates = [{"probe_gradient": SLICE}, APART | {"probe_parameter": "head.weight"}]
+        (row,) = [row for row in judge(self.CODE, write_run(tmp_path / "run", updates)) if row.fault]
+        assert (row.attempt, row.rank, row.severity, row.observed) == (2, None, "error", 0.25)
+        assert row.message == (
+            "slices of the gradient of head.weight differ by 25 % between ranks after the last backward, "
+            "although its micro-step was to be reduced"
+        )
+
+    def test_the_probe_alone_is_enough(self, tmp_path: Path) -> None:
+        run = write_run(tmp_path / "run", [APART | {"events": None}, {"events": None}])
+        assert faults(self.CODE, run) == [True, False]
+        assert judge(self.CODE, run)[0].message.endswith("between ranks after the last backward")
+
+    def test_one_backward_around_the_wrapper_is_found(self, tmp_path: Path) -> None:
+        """Two losses in the last micro-step, one through the wrapper: no flag shows it."""
+        run = write_run(tmp_path / "run", [APART | {"events": "ZfbfbfbFDBBO"}])
+        assert faults(self.CODE, run) == [True]
+        assert set(faults("ACC501", run)) == {False}
+
+    @pytest.mark.parametrize(("word", "cause"), [("ZfbfbfbfbO", "ACC501"), ("ZFBfbfbfbO", "ACC502")])
+    def test_flags_explain_it_where_they_are_wrong(self, tmp_path: Path, word: str, cause: str) -> None:
+        run = write_run(tmp_path / "run", [APART | {"events": word}])
+        verdicts = {one.code: one for one in check_paths([run]).runs[0].verdicts}
+        assert verdicts[cause].status == "failed"
+        assert verdicts[self.CODE].reason == f"a cause was found by {cause}"
+
+    def test_it_explains_that_gradients_and_parameters_disagree(self, tmp_path: Path) -> None:
+        apart = {"probe_gradient": [1.5, 2.0], "param_digest": "bb"}
+        updates = [APART | {"param_digest": "aa", "on": {1: apart}}]
+        verdicts = {
+            one.code: one for one in check_paths([write_run(tmp_path / "run", updates)]).runs[0].verdicts
+        }
+        assert verdicts[self.CODE].status == "failed"
+        assert {verdicts[code].reason for code in ("ACC604", "ACC605")} == {"a cause was found by ACC505"}
+
+    def test_replicas_under_fsdp_are_compared(self, tmp_path: Path) -> None:
+        """Hybrid sharding: ranks 0 and 1 hold the two shards, ranks 2 and 3 the same again."""
+        ranks = {rank: {"shard_rank": rank % 2, "replica_rank": rank // 2} for rank in range(4)}
+        own = {rank: {"probe_gradient": [1.0 + rank % 2, 2.0]} for rank in range(4)}
+        apart = {**own, 3: {"probe_gradient": [2.5, 2.0]}}
+        run = write_run(
+            tmp_path / "run", [{"on": own}, {"on": apart}], 4, wrapper="fsdp2", shard_size=2, on=ranks
+        )
+        assert faults(self.CODE, run) == [False, True]
+
+    @pytest.mark.parametrize(
+        ("ranks", "run_fields"),
+        [(1, {"wrapper": "ddp"}), (2, {"wrapper": "none"}), (2, {"wrapper": "deepspeed-zero1"})],
+    )
+    def test_out_of_scope(self, tmp_path: Path, ranks: int, run_fields: dict[str, Any]) -> None:
+        update = APART if ranks > 1 else {}
+        assert faults(self.CODE, write_run(tmp_path / "run", [update], ranks, **run_fields)) == []
+
+    def test_skips_and_attempts_without_a_backward_are_out_of_scope(self, tmp_path: Path) -> None:
+        updates = [APART | {"skipped": True}, APART | {"events": "O"}]
+        assert faults(self.CODE, write_run(tmp_path / "run", updates)) == []
+
+    @pytest.mark.parametrize(
+        ("update", "run_fields"),
+        [
+            pytest.param({"events": "ZfbfbfbfbAO"}, {}, id="reduced by hand"),
+            pytest.param({"events": "ZfbfbfbfbMO", "grad_rescale": None}, {}, id="perhaps reduced by hand"),
+            pytest.param({"events": None, "grad_rescale": None}, {}, id="nothing known of changes"),
+            pytest.param({}, {"gradient_divisor": None}, id="a communication hook"),
+            pytest.param({}, {"wrapper": None}, id="no wrapper known"),
+            pytest.param({}, {"wrapper": "fsdp1", "shard_rank": None}, id="shards without coordinates"),
+            pytest.param({"param_digest": "aa"}, {}, id="an optimizer that reduces inside its step"),
+        ],
+    )
+    def test_unknown(self, tmp_path: Path, update: dict[str, Any], run_fields: dict[str, Any]) -> None:
+        assert faults(self.CODE, write_run(tmp_path / "run", [APART | update], **run_fields)) == [None]
+
+    def test_ranks_that_differ_in_more_than_the_gradient_are_unknown(self, tmp_path: Path) -> None:
+        other = {"probe_gradient": [1.5, 2.0]}
+        updates = [
+            APART | {"grad_scale": 1024.0, "on": {1: other | {"grad_scale": 512.0}}},
+            APART | {"on": {1: other | {"micro_step_id": 100}}},
+            {"probe_gradient": SLICE, "on": {1: {"probe_gradient": None}}},
+        ]
+        assert faults(self.CODE, write_run(tmp_path / "run", updates)) == [None, None, None]
 
 
 class TestNoSyncAroundBackwardOnly:

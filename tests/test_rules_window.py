@@ -389,7 +389,7 @@ def test_healthy_loops_are_silent(tmp_path: Path) -> None:
         step(2, "ZfbFBOS|", epoch=2),
     ]
     run = write_run(tmp_path / "run", updates)
-    codes = ["ACC201", "ACC202", "ACC203", "ACC204", "ACC205"]
+    codes = ["ACC201", "ACC202", "ACC203", "ACC204", "ACC205", "ACC206"]
     (report,) = check_paths([run], select=codes).runs
     assert {verdict.code: verdict.status for verdict in report.verdicts} == dict.fromkeys(codes, "passed")
 

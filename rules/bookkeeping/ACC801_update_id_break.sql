@@ -27,7 +27,7 @@ the ids may go back.
 '''
 not_a_fault_when = '''
 A new launch may begin anywhere. A mark of kind resume between two attempts explains any change there.
-Attempts that are missing in the record (a torn line, every n-th recorded) allow as much of a jump as
+Attempts that are missing in the record (a torn line, every k-th recorded) allow as much of a jump as
 attempts are missing. Whether an attempt was applied may be unknown: then the id may move or not.
 '''
 references = [
@@ -36,7 +36,7 @@ references = [
 ]
 */
 WITH resumes AS (
-    SELECT DISTINCT run_id, launch, rank, attempt_id AS attempt_before, TRUE AS resumed
+    SELECT run_id, launch, rank, attempt_id
     FROM marks
     WHERE kind = 'resume'
 ),
@@ -59,10 +59,14 @@ pairs AS (
            -- The lowest and the highest id that the attempts since the record before allow.
            update_before + CASE WHEN applied THEN 1 ELSE 0 END AS lowest,
            update_before + gap - CASE WHEN NOT applied THEN 1 ELSE 0 END AS highest
-    FROM records
-    LEFT JOIN resumes USING (run_id, launch, rank, attempt_before)
+    FROM records AS r
+    ANTI JOIN resumes AS m
+        ON m.run_id = r.run_id
+        AND m.launch = r.launch
+        AND m.rank = r.rank
+        AND m.attempt_id >= r.attempt_before
+        AND m.attempt_id < r.attempt_id
     WHERE attempt_before IS NOT NULL
-      AND resumed IS NULL
 )
 SELECT run_id,
        launch,
@@ -72,15 +76,18 @@ SELECT run_id,
        update_id NOT BETWEEN lowest AND highest AS fault,
        update_id::DOUBLE AS observed,
        lowest::DOUBLE AS expected,
-       format(
-           'the update id goes from {} to {} over {}',
-           update_before,
-           update_id,
-           CASE
-               WHEN gap > 1 THEN format('{} attempts', gap)
-               WHEN applied IS NULL THEN 'one attempt'
-               WHEN applied THEN 'one applied attempt'
-               ELSE 'one skipped attempt'
-           END
-       ) AS message
+       CASE
+           WHEN fault
+           THEN format(
+               'the update id goes from {} to {} over {}',
+               update_before,
+               update_id,
+               CASE
+                   WHEN gap > 1 THEN format('{} attempts', gap)
+                   WHEN applied IS NULL THEN 'one attempt'
+                   WHEN applied THEN 'one applied attempt'
+                   ELSE 'one skipped attempt'
+               END
+           )
+       END AS message
 FROM pairs

@@ -26,9 +26,10 @@ the step was applied. Lightning: global_step counts the steps of all optimizers.
 counts attempts; subtract skipped_steps.
 '''
 not_a_fault_when = '''
-A counter that stays a fixed number away from the updates (reported before it is raised, continued from
-another run) counts updates. What cannot be told apart in the record, such as attempts and updates where
-nothing was skipped, is taken as updates. A counter that fits none of the readings is not judged.
+A counter that stays a fixed number away from the updates (continued from another run, or reported before it
+is raised, so that it says how many there were before) counts updates. What cannot be told apart in the
+record, such as attempts and updates where nothing was skipped, is taken as updates. A counter that fits none
+of the readings is not judged.
 '''
 references = [
     "Lightning-AI/pytorch-lightning#17958",
@@ -58,6 +59,9 @@ fits AS (
            max(optimizer_update_id) - min(optimizer_update_id) AS updates,
            max(reported_global_step - optimizer_update_id)
                = min(reported_global_step - optimizer_update_id) AS as_updates,
+           max(reported_global_step - optimizer_update_id + applied::BIGINT)
+               = min(reported_global_step - optimizer_update_id + applied::BIGINT)
+               AND count(applied) = count(*) AS as_updates_before,
            max(reported_global_step - micro_step_id) = min(reported_global_step - micro_step_id)
                AND count(micro_step_id) = count(*) AS as_micro_steps,
            max(reported_global_step - attempt_id) = min(reported_global_step - attempt_id) AS as_attempts,
@@ -90,7 +94,7 @@ SELECT run_id,
        NULL AS rank,
        CASE
            WHEN unknown > 0 THEN NULL
-           WHEN as_updates THEN FALSE
+           WHEN as_updates OR as_updates_before THEN FALSE
            WHEN len(names) > 0 THEN TRUE
        END AS fault,
        advanced::DOUBLE AS observed,

@@ -84,9 +84,20 @@ SELECT run_id,
        2.0 AS observed,
        1.0 AS expected,
        format(
-           'update {} was made in launch {} and again in a later one, which resumed from before it',
+           'update {} was made in launch {} and again in a later one, which resumed from before it{}',
            optimizer_update_id,
-           launch
+           launch,
+           CASE
+               WHEN first_again < last_again
+               THEN format('; in all it made updates {} to {} again', first_again, last_again)
+               ELSE ''
+           END
        ) AS message,
        'note' AS severity
-FROM superseded
+FROM (
+    SELECT *,
+           min(optimizer_update_id) OVER redone AS first_again,
+           max(optimizer_update_id) OVER redone AS last_again
+    FROM superseded
+    WINDOW redone AS (PARTITION BY run_id, launch, optimizer)
+)

@@ -62,9 +62,10 @@ WITH calls AS (
 ),
 expectations AS (
     SELECT *,
-           least(1.0, "limit" / norm) AS wanted,
+           -- least() passes over a NULL, and the norm may not be known.
+           CASE WHEN norm > 0 THEN least(1.0, "limit" / norm) END AS wanted,
            -- torch adds 1e-6 to the norm, which shows where the norm is tiny.
-           least(1.0, "limit" / (norm + 1e-6)) AS wanted_by_torch
+           CASE WHEN norm > 0 THEN least(1.0, "limit" / (norm + 1e-6)) END AS wanted_by_torch
     FROM calls
     -- An infinite limit is NULL: the norm was logged.
     WHERE "limit" IS NOT NULL
@@ -80,6 +81,7 @@ judged AS (
                     OR coefficient < wanted_by_torch * (1 - $difference)
            END AS fault,
            CASE
+               WHEN NOT fault THEN NULL
                WHEN kind = 'value'
                THEN format('a clip by value at {:.3g} left an element of {:.3g}', "limit", largest)
                ELSE format(

@@ -54,39 +54,87 @@ references = [
 [params]
 spread = 0.01
 */
-WITH per_rank AS (
+WITH scope AS (
     SELECT run_id,
            launch,
            optimizer,
            attempt_id,
            rank,
-           bool_and(
-               n IS NOT NULL
-               AND (n = 0 OR (loss_weight IS NOT NULL AND weight_uniform IS TRUE))
-           ) AS known,
-           bool_or(n > samples) AS several_a_row,
-           min(abs(loss_weight)) FILTER (WHERE n > 0 AND loss_weight <> 0) AS least_weight,
-           max(abs(loss_weight)) FILTER (WHERE n > 0 AND loss_weight <> 0) AS most_weight,
-           min(n) FILTER (WHERE n > 0 AND loss_weight <> 0) AS fewest,
-           max(n) FILTER (WHERE n > 0 AND loss_weight <> 0) AS most
-    FROM microbatches
+           sums,
+           coalesce(weights_uniform, sums.weight_uniform) IS TRUE
+               AND coalesce(window_loss_weight, sums.loss_weight) IS NOT NULL AS known,
+           -- Equal weights of unequal micro-steps give unequal weights of tokens.
+           coalesce(weight_min, sums.token_weight_min) AS lightest,
+           coalesce(weight_max, sums.token_weight_max) - lightest > $spread * abs(lightest) AS differs
+    FROM (SELECT *, window_sums AS sums FROM updates)
     WHERE tokens_rank IS NOT FALSE
       AND applied IS NOT FALSE
+      AND (microbatches > 1) IS NOT FALSE
+      AND CASE
+              WHEN valid_tokens IS NULL THEN TRUE
+              WHEN list_min(valid_tokens) > 0 AND list_min(loss_weight) > 0 THEN TRUE
+              ELSE (len(list_filter(
+                       list_zip(valid_tokens, loss_weight), lambda x: (x[1] > 0 AND x[2] <> 0) IS NOT FALSE
+                   )) > 1) IS NOT FALSE
+          END
+),
+differing AS (
+    SELECT s.*,
+           w.loss_unit,
+           w.tolerance,
+           w.weight_cause,
+           w.total_weight
+    FROM scope AS s
+    JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)
+    WHERE s.known
+      AND s.differs
+),
+per_rank AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           rank,
+           bool_or(n > samples) AS several_a_row,
+           min(abs(loss_weight)) AS least_weight,
+           max(abs(loss_weight)) AS most_weight,
+           min(n) AS fewest,
+           max(n) AS most
+    FROM microbatches
+    SEMI JOIN differing USING (run_id, launch, optimizer, attempt_id, rank)
+    WHERE n > 0
+      AND loss_weight <> 0
     GROUP BY ALL
-    HAVING count(*) FILTER (WHERE (n > 0 AND loss_weight <> 0) IS NOT FALSE) > 1
+    UNION ALL BY NAME
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           rank,
+           sums.valid_tokens > sums.samples AS several_a_row,
+           -- An empty micro-step hides the smallest of the others.
+           CASE
+               WHEN sums.valid_tokens_min > 0 AND sums.loss_weight_min > 0 THEN sums.loss_weight_min
+           END AS least_weight,
+           sums.loss_weight_max AS most_weight,
+           sums.valid_tokens_min AS fewest,
+           sums.valid_tokens_max AS most
+    FROM differing
+    WHERE sums IS NOT NULL
 )
-SELECT r.run_id,
-       r.launch,
-       r.optimizer,
-       r.attempt_id,
-       r.rank,
+SELECT s.run_id,
+       s.launch,
+       s.optimizer,
+       s.attempt_id,
+       s.rank,
        CASE
+           WHEN NOT s.known THEN NULL
+           WHEN d.rank IS NULL THEN FALSE
            -- Positions were counted, and the loss is declared to be one of samples.
-           WHEN w.loss_unit = 'sample' AND r.several_a_row THEN NULL
-           WHEN r.known
-           THEN r.most_weight <= r.least_weight * (1 + $spread)
+           WHEN d.loss_unit = 'sample' AND r.several_a_row THEN NULL
+           ELSE r.most_weight <= r.least_weight * (1 + $spread)
                 -- In 16 bit the weights themselves are rounded: ask for more than rounding explains.
-                AND r.most > r.fewest * (1 + greatest($spread, 3 * coalesce(w.tolerance, 0.01)))
+                AND r.most > r.fewest * (1 + greatest($spread, 3 * coalesce(d.tolerance, 0.01)))
        END AS fault,
        r.most / r.fewest AS observed,
        1.0 AS expected,
@@ -95,15 +143,16 @@ SELECT r.run_id,
            || 'a {} of the shortest counts {:.2f} times one of the longest{}',
            r.fewest,
            r.most,
-           w.loss_unit,
+           d.loss_unit,
            r.most_weight,
-           w.loss_unit,
+           d.loss_unit,
            r.most / r.fewest,
            CASE
-               WHEN w.weight_cause NOT IN ('right', 'tail')
-               THEN format('; the total weight is {:.3f} besides', w.total_weight)
+               WHEN d.weight_cause NOT IN ('right', 'tail')
+               THEN format('; the total weight is {:.3f} besides', d.total_weight)
                ELSE ''
            END
        ) AS message
-FROM per_rank AS r
-JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)
+FROM scope AS s
+LEFT JOIN differing AS d USING (run_id, launch, optimizer, attempt_id, rank)
+LEFT JOIN per_rank AS r USING (run_id, launch, optimizer, attempt_id, rank)

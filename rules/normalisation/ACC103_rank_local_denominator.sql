@@ -35,10 +35,12 @@ With context or sequence parallel ranks count their shards too, and tensor paral
 not_a_fault_when = '''
 Ranks with equal token counts pass, and so do ranks that divide by the global count. A rank without a valid
 token is legal and left out. Gradients that each rank multiplies by its own factor before they are reduced
-are compared with that factor. Where positions weigh differently on purpose, or where loss_unit is declared
-to be "sample" and rows have several positions, the rule does not judge, and neither where ranks are missing
-from the ledger and those present agree. Ranks that are meant to weigh differently (a mixture of data sets
-with one coefficient per rank) look the same: ignore the rule there.
+are compared with that factor. Ranks whose gradients are not added up (local SGD, independent runs, a
+reduction inside the optimizer's step that was not declared by gradient_divisor) each divide by their own
+count, rightly: a difference between them is not judged. Where positions weigh differently on purpose, or
+where loss_unit is declared to be "sample" and rows have several positions, the rule does not judge, and
+neither where ranks are missing from the ledger and those present agree. Ranks that are meant to weigh
+differently (a mixture of data sets with one coefficient per rank) look the same: ignore the rule there.
 '''
 references = [
     "pytorch/torchtitan#1842",
@@ -50,7 +52,13 @@ references = [
 [params]
 spread = 0.01
 */
-WITH per_rank AS (
+WITH summed AS (
+    SELECT run_id, launch, optimizer, attempt_id, rank, grad_rescale, window_sums AS sums
+    FROM updates
+    WHERE window_sums IS NOT NULL
+      AND tokens_rank IS NOT FALSE
+),
+per_rank AS (
     SELECT run_id,
            launch,
            optimizer,
@@ -64,8 +72,21 @@ WITH per_rank AS (
            min(abs(w * grad_rescale)) FILTER (WHERE w <> 0) AS lowest,
            max(abs(w * grad_rescale)) FILTER (WHERE w <> 0) AS highest
     FROM microbatches
+    ANTI JOIN summed USING (run_id, launch, optimizer, attempt_id, rank)
     WHERE tokens_rank IS NOT FALSE
     GROUP BY ALL
+    UNION ALL BY NAME
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           rank,
+           sums.weight_uniform IS TRUE AND sums.loss_weight IS NOT NULL AND grad_rescale IS NOT NULL
+               AND (sums.token_weight_min > 0 OR sums.valid_tokens = 0) AS known,
+           sums.valid_tokens > sums.samples AS several_a_row,
+           sums.token_weight_min * abs(grad_rescale) AS lowest,
+           sums.token_weight_max * abs(grad_rescale) AS highest
+    FROM summed
 ),
 ranks AS (
     SELECT run_id,
@@ -89,6 +110,12 @@ judged AS (
            r.between_ranks,
            r.heavy,
            r.light,
+           -- Whether the ranks' gradients are added up in this window; unknown where nothing tells.
+           CASE
+               WHEN contains(w.word, 'A') OR w.wrapper IS NULL THEN TRUE
+               WHEN w.wrapper = 'none' THEN w.gradient_divisor IS NOT NULL
+               ELSE contains(w.word, CASE WHEN w.wrapper = 'ddp' THEN 'F' ELSE 'B' END)
+           END AS added_up,
            1 + greatest($spread, 3 * coalesce(w.tolerance, 0.01)) AS allowed
     FROM windows AS w
     LEFT JOIN ranks AS r USING (run_id, launch, optimizer, attempt_id)
@@ -105,7 +132,7 @@ SELECT run_id,
            -- Positions were counted, and the loss is declared to be one of samples.
            WHEN loss_unit = 'sample' AND several_a_row THEN NULL
            WHEN inside > allowed THEN FALSE
-           WHEN between_ranks > allowed THEN TRUE
+           WHEN between_ranks > allowed THEN CASE WHEN added_up THEN TRUE END
            WHEN complete THEN FALSE
        END AS fault,
        between_ranks AS observed,

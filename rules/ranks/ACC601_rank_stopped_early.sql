@@ -36,8 +36,10 @@ finished two or more attempts further on, and its last sign of life is older tha
 parameter patience, in seconds. A rank that ended and another one attempt further on count only where the
 first ended in good order. Where the attempts that one rank is missing were reduced under DDP, every other
 process answered: that is what Join does, and the finding is a note. Ranks that never reduce together
-(independent runs in one folder) are out of scope, and a rank whose folder is missing altogether is not seen
-by this rule.
+(independent runs in one folder) are out of scope. Ranks that write nothing because attach was told so are
+not missed, and a rank whose folder is missing altogether is not seen by this rule. Where only every k-th
+attempt is recorded, marks tell how far a rank really came; a rank without an end is then judged only where
+another is two records ahead.
 '''
 references = [
     "pytorch/pytorch#113765",
@@ -53,16 +55,30 @@ WITH written AS (
     SELECT run_id, launch, optimizer, rank, attempt_id, time, wrapper, word
     FROM superseded
 ),
-lasts AS (
+counted AS (
     SELECT run_id,
            launch,
            optimizer,
            rank,
-           max(attempt_id) AS last_attempt,
+           max(attempt_id) AS last_record,
            max(time) AS last_time,
            bool_or(wrapper <> 'none' OR contains(word, 'A')) AS synchronised
     FROM written
     GROUP BY ALL
+),
+marked AS (
+    SELECT run_id, launch, coalesce(optimizer, 0) AS optimizer, rank, max(attempt_id) AS last_mark
+    FROM marks
+    GROUP BY ALL
+),
+lasts AS (
+    SELECT c.*,
+           coalesce(r.recorded_every, 1) AS every,
+           -- Not every attempt need be recorded; a mark says how many there were.
+           greatest(c.last_record, last_mark) AS last_attempt
+    FROM counted AS c
+    LEFT JOIN runs AS r USING (run_id, launch, rank)
+    LEFT JOIN marked USING (run_id, launch, optimizer, rank)
 ),
 closes AS (
     SELECT l.run_id,
@@ -120,7 +136,7 @@ launches AS (
            count(*) AS ranks,
            bool_or(synchronised) AS synchronised,
            bool_and(closed) AS all_closed,
-           min(last_attempt) AS shortest
+           least(min(last_attempt) + 1, max(last_record)) AS first_late
     FROM ranks
     GROUP BY ALL
 ),
@@ -128,10 +144,11 @@ late AS (
     SELECT run_id,
            launch,
            optimizer,
+           -- Where none of the late attempts was recorded, the last that was is looked at.
            bool_and(w.wrapper = 'ddp' AND regexp_matches(w.word, 'F[^bB]*[bB][^FfD]*$')) AS reduced
     FROM written AS w
     JOIN launches AS l USING (run_id, launch, optimizer)
-    WHERE w.attempt_id > l.shortest
+    WHERE w.attempt_id >= l.first_late
     GROUP BY ALL
 ),
 judged AS (
@@ -145,7 +162,7 @@ judged AS (
            NOT list_contains(f.data_ends, r.last_data_end) AS alone,
            (r.finished AND behind >= 1)
                OR (r.closed AND behind >= 2)
-               OR (r.out_of_data AND alone AND behind >= 2) AS ended_before,
+               OR (r.out_of_data AND alone AND behind >= 2 * f.every) AS ended_before,
            r.finished
                AND behind = 0
                AND f.closed
@@ -155,7 +172,7 @@ judged AS (
            NOT r.closed
                AND NOT r.out_of_data
                AND f.finished
-               AND behind >= 2
+               AND behind >= 2 * f.every
                AND coalesce(f.close_time - r.last_time > $patience, FALSE) AS fell_silent
     FROM ranks AS r
     JOIN furthest AS f USING (run_id, launch, optimizer)
@@ -167,7 +184,7 @@ judged AS (
 SELECT run_id,
        launch,
        optimizer,
-       last_attempt AS attempt_id,
+       last_record AS attempt_id,
        rank,
        CASE
            WHEN synchronised IS NULL THEN NULL

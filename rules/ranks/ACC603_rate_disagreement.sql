@@ -54,32 +54,53 @@ rates AS (
            coalesce(pipeline_rank, 0) AS stage,
            count(learning_rate) AS known,
            min(learning_rate) AS lowest,
-           max(learning_rate) AS highest,
-           arg_min(rank, learning_rate ORDER BY rank) AS low_rank,
-           arg_max(rank, learning_rate ORDER BY rank) AS high_rank
+           max(learning_rate) AS highest
     FROM updates
     GROUP BY ALL
     HAVING count(*) > 1
+),
+apart AS (
+    SELECT *, highest - lowest > $tolerance * greatest(abs(highest), abs(lowest)) AS differs
+    FROM rates
+),
+extremes AS (
+    SELECT a.run_id,
+           a.launch,
+           a.optimizer,
+           a.attempt_id,
+           a.stage,
+           min(u.rank) FILTER (u.learning_rate = a.lowest) AS low_rank,
+           min(u.rank) FILTER (u.learning_rate = a.highest) AS high_rank
+    FROM updates AS u
+    JOIN apart AS a
+        ON a.run_id = u.run_id
+        AND a.launch = u.launch
+        AND a.optimizer = u.optimizer
+        AND a.attempt_id = u.attempt_id
+        AND a.stage = coalesce(u.pipeline_rank, 0)
+    WHERE a.differs
+    GROUP BY ALL
 )
 SELECT run_id,
        launch,
        optimizer,
        attempt_id,
        NULL AS rank,
-       CASE
-           WHEN synchronised AND known > 1
-           THEN highest - lowest > $tolerance * greatest(abs(highest), abs(lowest))
-       END AS fault,
+       CASE WHEN synchronised AND known > 1 THEN differs END AS fault,
        highest AS observed,
        lowest AS expected,
-       format(
-           'rank {} stepped at {:.6g} and rank {} at {:.6g}{}',
-           high_rank,
-           highest,
-           low_rank,
-           lowest,
-           CASE WHEN lowest > 0 THEN format(', {:.3g} times as much', highest / lowest) ELSE '' END
-       ) AS message
-FROM rates
+       CASE
+           WHEN differs
+           THEN format(
+               'rank {} stepped at {:.6g} and rank {} at {:.6g}{}',
+               high_rank,
+               highest,
+               low_rank,
+               lowest,
+               CASE WHEN lowest > 0 THEN format(', {:.3g} times as much', highest / lowest) ELSE '' END
+           )
+       END AS message
+FROM apart
 JOIN launches USING (run_id, launch)
+LEFT JOIN extremes USING (run_id, launch, optimizer, attempt_id, stage)
 WHERE synchronised IS NOT FALSE

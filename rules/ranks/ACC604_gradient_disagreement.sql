@@ -30,10 +30,12 @@ model was prepared. DeepSpeed is not judged.
 '''
 not_a_fault_when = '''
 Attempts whose last micro-step was not reduced belong to ACC501 and ACC502. Where a communication hook
-reduces (the gradient divisor is unknown) nothing is judged. Where the loop itself reduces after the last
-backward, the probe was taken before that, and the norms alone are compared. Parameters that each rank holds
-for itself on purpose, such as the experts of an expert parallel layer inside DDP, make the norms differ
-while the probed slice agrees: ignore the rule there.
+reduces (the gradient divisor is unknown) nothing is judged. Ranks that no wrapper and no collective of the
+loop brings together are out of scope, and where parameters are averaged instead of gradients (local SGD)
+nothing is judged. Norms are compared among ranks that name the same parameter: an optimizer that is divided
+over the ranks sees other gradients on each. Parameters that each rank holds for itself on purpose, such as
+the experts of an expert parallel layer inside DDP, make the norms differ while the probed slice agrees:
+ignore the rule there.
 '''
 references = [
     "pytorch/pytorch#69031",
@@ -43,42 +45,36 @@ references = [
 [params]
 tolerance = 1e-4
 */
-WITH records AS (
+WITH launches AS (
     SELECT run_id,
            launch,
            optimizer,
-           attempt_id,
-           rank,
-           parameter_part,
-           micro_step_id,
-           microbatches,
+           -- Parameters that move between the steps, without a reduction of gradients, are averaged.
+           coalesce(
+               bool_or(
+                   CASE
+                       WHEN probe_parameter_moved AND wrapper = 'none' THEN TRUE
+                       WHEN probe_parameter_moved AND wrapper = 'ddp'
+                       THEN gradient_divisor IS NULL OR NOT regexp_matches(word, 'F[^bB]*[bB][^FfD]*$')
+                   END
+               ),
+               FALSE
+           ) AS averaged
+    FROM updates
+    GROUP BY ALL
+),
+words AS (
+    SELECT word,
            regexp_replace(word, '^.*Z', '') AS kept,
            regexp_matches(kept, 'A[^bB]*[OX]') AS by_hand,
-           -- A clip after the reduction hides from the later norm what the earlier one shows, and a clip on one
-           -- rank alone shows in the later one.
-           unnest(['clip', 'step']) AS measured_at,
-           unnest([
-               CASE
-                   WHEN grad_norm_before_scope = 'global'
-                       AND CASE
-                           WHEN by_hand THEN regexp_matches(kept, 'A[^bB]*C[^bBA]*[OX]')
-                           ELSE regexp_matches(kept, 'C[^bB]*[OX]')
-                       END
-                   THEN grad_norm_before_clip
-               END,
-               CASE WHEN grad_norm_after_scope = 'global' THEN grad_norm_after_clip END
-           ]) AS norm,
            contains(regexp_extract(kept, '([^bB]*[FfD][^bB]*)[bB][^FfD]*$', 1), 'F') AS by_wrapper,
+           -- A clip after the reduction hides from the later norm what the earlier one shows, and a clip on
+           -- one rank alone shows in the later one.
            CASE
-               WHEN by_hand THEN TRUE
-               WHEN wrapper = 'ddp' AND by_wrapper AND gradient_divisor IS NULL THEN NULL
-               WHEN wrapper = 'ddp' THEN by_wrapper
-               WHEN wrapper IS NULL THEN NULL
-               ELSE FALSE
-           END AS reduced
-    FROM updates
-    WHERE applied IS NOT FALSE
-      AND (token_ranks > 1) IS NOT FALSE
+               WHEN by_hand THEN regexp_matches(kept, 'A[^bB]*C[^bBA]*[OX]')
+               ELSE regexp_matches(kept, 'C[^bB]*[OX]')
+           END AS clipped
+    FROM (SELECT DISTINCT word FROM updates)
 ),
 norms AS (
     SELECT run_id,
@@ -86,20 +82,37 @@ norms AS (
            optimizer,
            attempt_id,
            parameter_part,
-           measured_at,
-           count(*) AS ranks,
-           bool_and(reduced) AS reduced,
-           bool_or(by_hand) AS by_hand,
-           CASE
-               WHEN count(norm) > 1 THEN coalesce((max(norm) - min(norm)) / nullif(max(norm), 0), 0)
-           END AS norm_spread,
-           min(norm) AS lowest,
-           max(norm) AS highest,
+           bool_and(
+               CASE
+                   WHEN by_hand THEN TRUE
+                   WHEN wrapper = 'ddp' AND by_wrapper AND gradient_divisor IS NULL THEN NULL
+                   WHEN wrapper = 'ddp' THEN by_wrapper
+                   WHEN wrapper IS NULL THEN NULL
+                   ELSE FALSE
+               END
+           ) AS reduced,
+           -- Ranks that step different parameters have norms of different gradients.
+           min(probe_parameter) IS NOT DISTINCT FROM max(probe_parameter) AS same,
+           count(grad_norm_before_clip) FILTER (clipped AND grad_norm_before_scope = 'global') AS clip_norms,
+           min(grad_norm_before_clip) FILTER (clipped AND grad_norm_before_scope = 'global') AS clip_low,
+           max(grad_norm_before_clip) FILTER (clipped AND grad_norm_before_scope = 'global') AS clip_high,
+           count(grad_norm_after_clip) FILTER (grad_norm_after_scope = 'global') AS step_norms,
+           min(grad_norm_after_clip) FILTER (grad_norm_after_scope = 'global') AS step_low,
+           max(grad_norm_after_clip) FILTER (grad_norm_after_scope = 'global') AS step_high,
+           CASE WHEN clip_norms > 1 THEN coalesce(1 - clip_low / nullif(clip_high, 0), 0) END AS clip_spread,
+           CASE WHEN step_norms > 1 THEN coalesce(1 - step_low / nullif(step_high, 0), 0) END AS step_spread,
+           CASE WHEN same THEN greatest(clip_spread, step_spread) END AS norm_spread,
+           CASE WHEN norm_spread = clip_spread THEN clip_low ELSE step_low END AS lowest,
+           CASE WHEN norm_spread = clip_spread THEN clip_high ELSE step_high END AS highest,
            -- Apart by a window: a rank that threw one away is compared in another of its windows.
            max(micro_step_id) - min(micro_step_id) AS apart,
            apart >= max(microbatches) AS shifted
-    FROM records
+    FROM updates
+    LEFT JOIN words USING (word)
+    WHERE applied IS NOT FALSE
+      AND (token_ranks > 1) IS NOT FALSE
     GROUP BY ALL
+    HAVING count(*) > 1
 ),
 spreads AS (
     SELECT run_id,
@@ -108,34 +121,45 @@ spreads AS (
            attempt_id,
            bool_and(reduced) AS reduced,
            max(norm_spread) AS norm_spread,
-           arg_max(lowest, norm_spread ORDER BY parameter_part) AS lowest,
-           arg_max(highest, norm_spread ORDER BY parameter_part) AS highest,
-           CASE WHEN NOT bool_or(by_hand) THEN any_value(probe_spread) END AS probe_spread,
+           arg_max(lowest, norm_spread) AS lowest,
+           arg_max(highest, norm_spread) AS highest,
+           any_value(probe_spread) AS probe_spread,
            max(apart) FILTER (WHERE shifted) AS apart
     FROM norms
     LEFT JOIN windows USING (run_id, launch, optimizer, attempt_id)
-    WHERE norms.ranks > 1
     GROUP BY ALL
     HAVING bool_and(reduced) IS NOT FALSE
+),
+judged AS (
+    SELECT *,
+           greatest(probe_spread, norm_spread) AS spread,
+           CASE WHEN reduced AND NOT averaged THEN spread > $tolerance END AS fault
+    FROM spreads
+    JOIN launches USING (run_id, launch, optimizer)
 )
 SELECT run_id,
        launch,
        optimizer,
        attempt_id,
        NULL AS rank,
-       CASE WHEN reduced THEN greatest(probe_spread, norm_spread) > $tolerance END AS fault,
-       greatest(probe_spread, norm_spread) AS observed,
+       fault,
+       spread AS observed,
        0.0 AS expected,
        CASE
-           WHEN probe_spread > $tolerance
-           THEN format('slices of the reduced gradient differ by {:.3g} % between ranks', 100 * probe_spread)
-           ELSE format(
-               'the norms of the reduced gradient are {:.6g} to {:.6g}, {:.3g} % apart{}',
-               lowest,
-               highest,
-               100 * norm_spread,
-               CASE WHEN probe_spread IS NOT NULL THEN ', while the probed slice agrees' ELSE '' END
-           )
-       END
-       || coalesce(format('; the ranks are {} micro-steps apart in this attempt', apart), '') AS message
-FROM spreads
+           WHEN fault
+           THEN CASE
+                   WHEN probe_spread > $tolerance
+                   THEN format(
+                       'slices of the reduced gradient differ by {:.3g} % between ranks', 100 * probe_spread
+                   )
+                   ELSE format(
+                       'the norms of the reduced gradient are {:.6g} to {:.6g}, {:.3g} % apart{}',
+                       lowest,
+                       highest,
+                       100 * norm_spread,
+                       CASE WHEN probe_spread IS NOT NULL THEN ', while the probed slice agrees' ELSE '' END
+                   )
+               END
+               || coalesce(format('; the ranks are {} micro-steps apart in this attempt', apart), '')
+       END AS message
+FROM judged

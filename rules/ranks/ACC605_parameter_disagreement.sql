@@ -28,10 +28,14 @@ the checkpoint. DeepSpeed: load with load_checkpoint on every rank.
 '''
 not_a_fault_when = '''
 Shards, tensor parallel parts and pipeline stages are not compared with each other, and sharded parameters
-whose coordinates are unknown are not judged. Replicas that agree again at a later update were averaged or
-loaded anew (local SGD does so on purpose): a note. Where the record shows no reduction at all, independent
-runs in one folder look the same: a warning. Devices of different kinds may round the optimizer's arithmetic
-differently: their replicas differ in the last bits, and this rule cannot tell how much.
+whose coordinates are unknown are not judged. Replicas that agree again at a later update were loaded anew
+or averaged inside a step: a note. Where the probe shows that parameters are written between the steps and
+no gradients are reduced (local SGD), replicas differ by right until the next average, and are compared
+right after one: not where only some ranks were averaged with each other, and without a wrapper not before
+they agreed once. Where the record shows no reduction at all, only ranks that were equal at two digests or
+more, after updates that changed them, are compared, and the finding is a warning: independent runs are out
+of scope. Devices of different kinds may round the optimizer's arithmetic differently: their replicas differ
+in the last bits, and this rule cannot tell how much.
 '''
 references = [
     "modelscope/FunASR#3472",
@@ -41,17 +45,39 @@ references = [
 WITH launches AS (
     SELECT run_id,
            launch,
-           bool_or(wrapper <> 'none' OR contains(word, 'A')) AS synchronised
+           optimizer,
+           bool_or(wrapper <> 'none' OR contains(word, 'A')) AS synchronised,
+           -- Parameters that move between the steps, without a reduction of gradients, are averaged.
+           coalesce(
+               bool_or(
+                   CASE
+                       WHEN probe_parameter_moved AND wrapper = 'none' THEN TRUE
+                       WHEN probe_parameter_moved AND wrapper = 'ddp'
+                       THEN gradient_divisor IS NULL OR NOT regexp_matches(word, 'F[^bB]*[bB][^FfD]*$')
+                   END
+               ),
+               FALSE
+           ) AS averaged
     FROM updates
     GROUP BY ALL
 ),
+-- After a step replicas are equal; where parameters are averaged, they are right after that.
 digests AS (
+    SELECT u.*,
+           l.averaged,
+           CASE WHEN l.averaged THEN u.param_digest_before ELSE u.param_digest END AS digest
+    FROM updates AS u
+    JOIN launches AS l USING (run_id, launch, optimizer)
+    WHERE CASE WHEN l.averaged THEN u.param_digest_before ELSE u.param_digest END IS NOT NULL
+),
+first_ones AS (
     SELECT *,
            first_value(rank) OVER replicas AS first_rank,
-           first_value(param_digest) OVER replicas AS first_digest
-    FROM updates
-    WHERE param_digest IS NOT NULL
-    WINDOW replicas AS (PARTITION BY run_id, launch, optimizer, attempt_id, parameter_part ORDER BY rank)
+           first_value(digest) OVER replicas AS first_digest,
+           count(*) OVER equals AS equals
+    FROM digests
+    WINDOW replicas AS (PARTITION BY run_id, launch, optimizer, attempt_id, parameter_part ORDER BY rank),
+           equals AS (PARTITION BY run_id, launch, optimizer, attempt_id, parameter_part, digest)
 ),
 parts AS (
     SELECT run_id,
@@ -59,60 +85,102 @@ parts AS (
            optimizer,
            attempt_id,
            parameter_part,
+           averaged,
            count(*) AS replicas,
-           count(DISTINCT param_digest) AS digests,
+           count(DISTINCT digest) AS digests,
            min(first_rank) AS first_rank,
-           list(rank ORDER BY rank) FILTER (param_digest <> first_digest) AS others,
-           -- Sharded parameters without coordinates are no replicas of each other.
+           list(rank ORDER BY rank) FILTER (digest <> first_digest) AS others,
+           min(equals) AS smallest_group,
+           bool_and(wrapper = 'none') AS unwrapped,
+           bool_and(probe_parameter_changed IS NOT FALSE) AS changed,
+           -- Sharded parameters without coordinates are no replicas of each other, and neither are ranks
+           -- whose optimizers step different parameters.
            bool_and(
                shard_rank IS NOT NULL OR wrapper NOT IN ('fsdp1', 'fsdp2', 'deepspeed-zero3')
-           ) AS comparable
-    FROM digests
+           ) IS NOT FALSE
+               AND min(probe_parameter) IS NOT DISTINCT FROM max(probe_parameter) AS comparable
+    FROM first_ones
     GROUP BY ALL
     HAVING count(*) > 1
+       AND (NOT averaged OR bool_or(probe_parameter_moved))
 ),
-attempts AS (
-    SELECT *,
-           max(digests) OVER (PARTITION BY run_id, launch, optimizer, attempt_id) = 1 AS all_agree
+agreements AS (
+    SELECT run_id, launch, optimizer, attempt_id, max(digests) = 1 AS all_agree
     FROM parts
+    GROUP BY ALL
+),
+last_ones AS (
+    SELECT run_id, launch, optimizer, max(attempt_id) FILTER (all_agree) AS last_agreement
+    FROM agreements
+    GROUP BY ALL
 ),
 histories AS (
     SELECT *,
-           max(attempt_id) FILTER (all_agree) OVER (PARTITION BY run_id, launch, optimizer) AS last_agreement
-    FROM attempts
+           -- Independent runs may begin equal; those that stay so over updates are replicas of each other.
+           min(attempt_id) OVER earlier < max(attempt_id) OVER earlier
+               AND bool_and(all_agree AND changed) OVER earlier AS were_equal
+    FROM parts
+    JOIN agreements USING (run_id, launch, optimizer, attempt_id)
+    JOIN last_ones USING (run_id, launch, optimizer)
+    WINDOW earlier AS (
+            PARTITION BY run_id, launch, optimizer
+            ORDER BY attempt_id
+            RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        )
+),
+judged AS (
+    SELECT h.*,
+           l.synchronised,
+           CASE
+               WHEN NOT comparable THEN NULL
+               WHEN digests = 1 THEN FALSE
+               -- Averages over a part of the ranks, or something else that writes parameters.
+               WHEN h.averaged AND (smallest_group > 1 OR (unwrapped AND last_agreement IS NULL)) THEN NULL
+               ELSE TRUE
+           END AS fault
+    FROM histories AS h
+    JOIN launches AS l USING (run_id, launch, optimizer)
+    WHERE l.synchronised IS NOT FALSE
+       OR h.averaged
+       OR were_equal
 )
 SELECT run_id,
        launch,
        optimizer,
        attempt_id,
        NULL AS rank,
-       CASE WHEN comparable IS NOT FALSE THEN digests > 1 END AS fault,
+       fault,
        digests::DOUBLE AS observed,
        1.0 AS expected,
-       format(
-           '{} replicas hold {} different sets of parameters: rank {} and {} {} differ{}',
-           replicas,
-           digests,
-           first_rank,
-           CASE WHEN len(others) = 1 THEN 'rank' ELSE 'ranks' END,
-           CASE
-               WHEN len(others) <= 4 THEN array_to_string(others, ', ')
-               ELSE array_to_string(others[:3], ', ') || format(' and {} more', len(others) - 3)
-           END,
-           CASE
-               WHEN last_agreement > attempt_id
-               THEN format(', and all agree again after attempt {}', last_agreement)
-               WHEN last_agreement IS NOT NULL
-               THEN format(', after they agreed at attempt {}', last_agreement)
-               WHEN synchronised IS NOT TRUE
-               THEN '; the record shows no reduction, and independent runs look the same'
-               ELSE ', and no digests before these agreed'
-           END
-       ) AS message,
+       CASE
+           WHEN fault
+           THEN format(
+               '{} replicas hold {} different sets of parameters{}: rank {} and {} {} differ{}{}',
+               replicas,
+               digests,
+               CASE WHEN averaged THEN ' right after these were written between two steps' ELSE '' END,
+               first_rank,
+               CASE WHEN len(others) = 1 THEN 'rank' ELSE 'ranks' END,
+               CASE
+                   WHEN len(others) <= 4 THEN array_to_string(others, ', ')
+                   ELSE array_to_string(others[:3], ', ') || format(' and {} more', len(others) - 3)
+               END,
+               CASE
+                   WHEN last_agreement > attempt_id
+                   THEN format(', and all agree again after attempt {}', last_agreement)
+                   WHEN last_agreement IS NOT NULL
+                   THEN format(', after they agreed at attempt {}', last_agreement)
+                   ELSE ', and no digests before these agreed'
+               END,
+               CASE
+                   WHEN synchronised OR averaged THEN ''
+                   ELSE '; the record shows no reduction, and independent runs look the same'
+               END
+           )
+       END AS message,
        CASE
            WHEN last_agreement > attempt_id THEN 'note'
-           WHEN synchronised IS NOT TRUE THEN 'warning'
-           ELSE 'error'
+           WHEN synchronised OR averaged THEN 'error'
+           ELSE 'warning'
        END AS severity
-FROM histories
-JOIN launches USING (run_id, launch)
+FROM judged

@@ -43,20 +43,33 @@ WITH sizes AS (
            bool_or(wrapper <> 'none' OR contains(word, 'A')) AS synchronised,
            count(microbatches) AS known,
            min(microbatches) AS smallest,
-           max(microbatches) AS largest,
-           arg_min(rank, microbatches ORDER BY rank) AS small_rank,
-           arg_max(rank, microbatches ORDER BY rank) AS large_rank
+           max(microbatches) AS largest
     FROM updates
     GROUP BY ALL
     HAVING count(*) > 1
 ),
+extremes AS (
+    SELECT s.run_id,
+           s.launch,
+           s.optimizer,
+           s.attempt_id,
+           min(u.rank) FILTER (u.microbatches = s.smallest) AS small_rank,
+           min(u.rank) FILTER (u.microbatches = s.largest) AS large_rank
+    FROM updates AS u
+    JOIN sizes AS s USING (run_id, launch, optimizer, attempt_id)
+    WHERE s.smallest < s.largest
+    GROUP BY ALL
+),
 judged AS (
     SELECT s.*,
+           e.small_rank,
+           e.large_rank,
            w.weight_cause = 'right'
                AND w.distortion_min >= 1 - 3 * w.tolerance
                AND w.distortion_max <= 1 + 3 * w.tolerance AS right_weights,
            w.distortion_max / nullif(w.distortion_min, 0) AS heavier
     FROM sizes AS s
+    LEFT JOIN extremes AS e USING (run_id, launch, optimizer, attempt_id)
     LEFT JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)
     WHERE synchronised IS NOT FALSE
 )
@@ -68,17 +81,20 @@ SELECT run_id,
        CASE WHEN synchronised AND known > 1 THEN smallest < largest END AS fault,
        smallest::DOUBLE AS observed,
        largest::DOUBLE AS expected,
-       format(
-           'rank {} accumulated {} micro-steps and rank {} {}: {}',
-           large_rank,
-           largest,
-           small_rank,
-           smallest,
-           CASE
-               WHEN right_weights THEN 'every token counts the same all the same'
-               WHEN heavier > 1 THEN format('tokens weigh up to {:.2f} times as much as others', heavier)
-               ELSE 'the record does not tell how much their tokens weigh'
-           END
-       ) AS message,
+       CASE
+           WHEN smallest < largest
+           THEN format(
+               'rank {} accumulated {} micro-steps and rank {} {}: {}',
+               large_rank,
+               largest,
+               small_rank,
+               smallest,
+               CASE
+                   WHEN right_weights THEN 'every token counts the same all the same'
+                   WHEN heavier > 1 THEN format('tokens weigh up to {:.2f} times as much as others', heavier)
+                   ELSE 'the record does not tell how much their tokens weigh'
+               END
+           )
+       END AS message,
        CASE WHEN right_weights THEN 'note' ELSE 'warning' END AS severity
 FROM judged

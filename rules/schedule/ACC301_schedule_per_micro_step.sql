@@ -38,8 +38,9 @@ validation, one step for each skipped attempt, and as many steps as the contract
 allows (Accelerate's prepared scheduler: the number of processes) are no fault. Schedulers whose numbers
 count micro-steps on purpose get a note, and so does every run whose length is unknown. It is an error where
 the declared planned_updates say that the schedule ends before 90 % of the run while the rates do not speak
-against it, or where the rate was seen to have arrived at its end (0, or the declared minimum) before 90 %
-of the updates of the record.
+against it, where the rate was seen to have arrived at its end (0, or the declared minimum) before 90 % of
+the updates of the record, or where the steps inside the windows are neither one for each update nor one
+for each micro-step: whichever of the two the schedule's numbers count, its pace is another.
 '''
 references = [
     "Lightning-AI/pytorch-lightning#1476",
@@ -93,6 +94,13 @@ paced AS (
            avg(steps) OVER launches AS pace,
            -- Once an epoch or a validation is not with every window.
            avg((steps > 0)::INTEGER) OVER launches > 0.5 AS steady,
+           -- One in every three micro-steps of four counts neither the updates nor the micro-steps.
+           avg(microbatches + discarded_microbatches) OVER launches AS micro_steps,
+           count(*) OVER launches > 2
+               AND avg(between_backwards::INTEGER) OVER launches > 0.5
+               AND min(steps) OVER launches < max(steps) OVER launches
+               AND pace > 1.05 * contract
+               AND pace < 0.95 * contract * micro_steps AS counts_neither,
            coalesce(scheduler_step_max, optimizer_update_id * steps) AS position,
            optimizer_update_id + (planned * contract - position) / nullif(pace, 0) AS ends_at,
            max(optimizer_update_id) OVER launches AS last_update,
@@ -121,7 +129,8 @@ judged AS (
                AND coalesce(rates_end_at < 0.8 * planned, TRUE) AS declared_short,
            steps > contract
                AND last_moving_update < $share_of_run * last_update
-               AND last_moving_update < last_update - 1 AS seen_short
+               AND last_moving_update < last_update - 1 AS seen_short,
+           fault AND counts_updates AND counts_neither AS off_pace
     FROM paced
 )
 SELECT run_id,
@@ -152,6 +161,13 @@ SELECT run_id,
                    planned,
                    ends_at
                )
+               WHEN off_pace
+               THEN format(
+                   '{:.3g} in each update of {:.3g} micro-steps count neither the updates '
+                   || 'nor the micro-steps',
+                   pace,
+                   micro_steps
+               )
                WHEN too_many AND between_backwards
                THEN 'the schedule counts micro-steps and changes with the accumulation'
                WHEN too_many
@@ -159,5 +175,5 @@ SELECT run_id,
                ELSE 'it was taken between two backwards, so the update already used the rate after it'
            END
        ) AS message,
-       CASE WHEN declared_short OR seen_short THEN 'error' ELSE 'note' END AS severity
+       CASE WHEN declared_short OR seen_short OR off_pace THEN 'error' ELSE 'note' END AS severity
 FROM judged

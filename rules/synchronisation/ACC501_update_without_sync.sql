@@ -35,10 +35,11 @@ not_a_fault_when = '''
 Gradients that the loop itself reduced after the last backward (A in the word) are no fault. Neither is a
 window whose forward was not seen or whose gradients something changed in an unknown way after the last
 backward (it is not judged), a single rank, or an attempt that was skipped. Local SGD averages the
-parameters later instead of the gradients now: where digests show that the replicas agree again at this
-update or a later one of the launch, the rule is silent. Digests are taken right after the step of the first
-and every tenth update, so an average that comes after the step is not seen: ignore the rule in such runs.
-Old releases of PyTorch reduced forwards of the inner module too: compare the gradients over ranks there.
+parameters later instead of the gradients now: where something beside the optimizer moves parameters between
+the steps, or the optimizer's class says so, nothing is judged here, and ACC605 alone speaks. Where digests
+show that the replicas agree again at this update or a later one of the launch, the rule is silent too. A
+run that has not averaged yet cannot be told from a fault. Old releases of PyTorch reduced forwards of the
+inner module too: compare the gradients over ranks there.
 '''
 references = [
     "jingyaogong/minimind#853",
@@ -48,7 +49,31 @@ references = [
     "k2-fsa/icefall#226",
 ]
 */
-WITH agreements AS (
+-- Local SGD: the parameters are averaged over the ranks, not the gradients. Where gradients were reduced, what
+-- moved the parameters is something else (clamped weights).
+WITH averaging AS (
+    SELECT DISTINCT run_id,
+           launch,
+           optimizer
+    FROM updates
+    WHERE probe_parameter_moved
+      AND (
+          gradient_divisor IS NOT NULL
+          AND regexp_matches(word, CASE WHEN wrapper = 'ddp' THEN 'F[^bB]*[bB][^FfD]*$' ELSE 'B[^bB]*$' END)
+      ) IS NOT TRUE
+    UNION
+    SELECT run_id,
+           launch,
+           attached."index"
+    FROM (
+        SELECT DISTINCT run_id,
+               launch,
+               unnest(optimizers) AS attached
+        FROM runs
+    )
+    WHERE regexp_matches(attached."class", '(?i)local_?sgd|diloco|(model|parameter|periodic)_?averag')
+),
+agreements AS (
     SELECT run_id,
            launch,
            optimizer,
@@ -58,54 +83,91 @@ WITH agreements AS (
       AND param_digests = 1
     GROUP BY ALL
 ),
-records AS (
-    SELECT u.*,
-           w.probe_spread,
-           a.last_agreement,
-           regexp_replace(u.word, '^.*Z', '') AS kept,
+words AS (
+    SELECT word,
+           regexp_replace(word, '^.*Z', '') AS kept,
            -- The forwards of the last micro-step, empty where none was seen.
            regexp_extract(kept, '([^bB]*[FfD][^bB]*)[bB][^FfD]*$', 1) AS last_step,
            contains(last_step, 'D') AND NOT contains(last_step, 'F') AS bypassed,
-           CASE
-               WHEN u.wrapper <> 'ddp' THEN NOT contains(kept, 'B')
-               WHEN u.wrapper = 'ddp' AND last_step <> '' THEN bypassed OR NOT contains(kept, 'F')
-           END AS unreduced,
+           CASE WHEN last_step <> '' THEN bypassed OR NOT contains(kept, 'F') END AS unreduced_by_ddp,
+           NOT contains(kept, 'B') AS unreduced_by_others,
            regexp_matches(kept, 'A[^bB]*[OX]') AS reduced_by_hand,
+           regexp_matches(kept, 'M[^bB]*[OX]') AS changed
+    FROM (
+        SELECT DISTINCT word
+        FROM updates
+        WHERE regexp_matches(word, '[bB]')
+    )
+),
+records AS (
+    SELECT u.run_id,
+           u.launch,
+           u.optimizer,
+           u.attempt_id,
+           u.rank,
+           u.microbatches,
+           words.bypassed,
+           words.reduced_by_hand,
+           CASE
+               WHEN u.wrapper = 'ddp' THEN words.unreduced_by_ddp
+               WHEN u.wrapper IS NOT NULL THEN words.unreduced_by_others
+           END AS unreduced,
            -- Changed by no single factor after the last backward: it may have been a reduction.
-           u.grad_rescale IS NULL AND regexp_matches(kept, 'M[^bB]*[OX]') AS changed_by_hand
+           u.token_ranks IS NULL OR (u.grad_rescale IS NULL AND words.changed) AS doubtful
     FROM updates AS u
-    LEFT JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)
-    LEFT JOIN agreements AS a USING (run_id, launch, optimizer)
+    LEFT JOIN words USING (word)
     WHERE (u.wrapper <> 'none') IS NOT FALSE
       AND (u.token_ranks > 1) IS NOT FALSE
       AND u.applied IS NOT FALSE
-      AND regexp_matches(u.word, '[bB]') IS NOT FALSE
+      AND (u.word IS NULL OR words.word IS NOT NULL)
+),
+judged AS (
+    SELECT r.*,
+           w.probe_spread,
+           CASE
+               WHEN NOT unreduced THEN FALSE
+               WHEN doubtful OR averaging.run_id IS NOT NULL THEN NULL
+               WHEN unreduced THEN NOT reduced_by_hand AND coalesce(a.last_agreement < r.attempt_id, TRUE)
+           END AS fault
+    FROM records AS r
+    LEFT JOIN windows AS w
+        ON r.unreduced
+       AND w.run_id = r.run_id
+       AND w.launch = r.launch
+       AND w.optimizer = r.optimizer
+       AND w.attempt_id = r.attempt_id
+    LEFT JOIN agreements AS a
+        ON r.unreduced AND a.run_id = r.run_id AND a.launch = r.launch AND a.optimizer = r.optimizer
+    LEFT JOIN averaging
+        ON r.unreduced
+       AND averaging.run_id = r.run_id
+       AND averaging.launch = r.launch
+       AND averaging.optimizer = r.optimizer
 )
 SELECT run_id,
        launch,
        optimizer,
        attempt_id,
        rank,
-       CASE
-           WHEN NOT unreduced THEN FALSE
-           WHEN token_ranks IS NULL OR changed_by_hand THEN NULL
-           WHEN unreduced THEN NOT reduced_by_hand AND coalesce(last_agreement < attempt_id, TRUE)
-       END AS fault,
+       fault,
        probe_spread AS observed,
        NULL::DOUBLE AS expected,
-       format(
-           '{} {} micro-steps of rank {} {}{}',
-           CASE WHEN bypassed THEN 'the last of the' ELSE 'none of the' END,
-           microbatches,
-           rank,
-           CASE
-               WHEN bypassed THEN 'bypassed DDP and was not reduced'
-               ELSE 'was reduced: it stepped on its own gradients'
-           END,
-           CASE
-               WHEN probe_spread > 0
-               THEN format('; slices of the gradient differ by {:.3g} % between ranks', 100 * probe_spread)
-               ELSE ''
-           END
-       ) AS message
-FROM records
+       CASE
+           WHEN fault
+           THEN format(
+               '{} {} micro-steps of rank {} {}{}',
+               CASE WHEN bypassed THEN 'the last of the' ELSE 'none of the' END,
+               microbatches,
+               rank,
+               CASE
+                   WHEN bypassed THEN 'bypassed DDP and was not reduced'
+                   ELSE 'was reduced: it stepped on its own gradients'
+               END,
+               CASE
+                   WHEN probe_spread > 0
+                   THEN format('; slices of the gradient differ by {:.3g} % between ranks', 100 * probe_spread)
+                   ELSE ''
+               END
+           )
+       END AS message
+FROM judged

@@ -34,8 +34,9 @@ Micro-steps that are all reduced (ACC504) or a reduced last one are right, whate
 through the wrapper and around it in one micro-step count as reduced. Gradients that the loop itself reduced
 after the last backward are no fault, and neither are windows whose gradients were cleared after the reduced
 micro-step: only what is kept counts. Gradients that something changed in an unknown way after the last
-backward are not judged. Replicas that are averaged afterwards (local SGD) are silent where digests show
-that they agree.
+backward are not judged. Replicas whose parameters are averaged instead (local SGD) are not judged where
+something beside the optimizer moves parameters or the optimizer's class says so, and silent where digests
+show that they agree.
 '''
 references = [
     "modelscope/FunASR#3472",
@@ -43,7 +44,31 @@ references = [
     "huggingface/picotron#5",
 ]
 */
-WITH agreements AS (
+-- Local SGD: the parameters are averaged over the ranks, not the gradients. Where gradients were reduced, what
+-- moved the parameters is something else (clamped weights).
+WITH averaging AS (
+    SELECT DISTINCT run_id,
+           launch,
+           optimizer
+    FROM updates
+    WHERE probe_parameter_moved
+      AND (
+          gradient_divisor IS NOT NULL
+          AND regexp_matches(word, CASE WHEN wrapper = 'ddp' THEN 'F[^bB]*[bB][^FfD]*$' ELSE 'B[^bB]*$' END)
+      ) IS NOT TRUE
+    UNION
+    SELECT run_id,
+           launch,
+           attached."index"
+    FROM (
+        SELECT DISTINCT run_id,
+               launch,
+               unnest(optimizers) AS attached
+        FROM runs
+    )
+    WHERE regexp_matches(attached."class", '(?i)local_?sgd|diloco|(model|parameter|periodic)_?averag')
+),
+agreements AS (
     SELECT run_id,
            launch,
            optimizer,
@@ -53,56 +78,90 @@ WITH agreements AS (
       AND param_digests = 1
     GROUP BY ALL
 ),
-records AS (
-    SELECT u.*,
-           w.probe_spread,
-           a.last_agreement,
-           regexp_replace(u.word, '^.*Z', '') AS kept,
+words AS (
+    SELECT word,
+           regexp_replace(word, '^.*Z', '') AS kept,
            -- The forwards of the last micro-step, empty where none was seen.
            regexp_extract(kept, '([^bB]*[FfD][^bB]*)[bB][^FfD]*$', 1) AS last_step,
-           CASE
-               WHEN u.wrapper <> 'ddp' THEN regexp_matches(kept, 'B.*b[^bB]*$')
-               WHEN u.wrapper = 'ddp' AND last_step <> ''
-               THEN contains(kept, 'F') AND NOT regexp_matches(last_step, '[FD]')
-           END AS reduced_early,
+           CASE WHEN last_step <> '' THEN contains(kept, 'F') AND NOT regexp_matches(last_step, '[FD]') END
+               AS early_by_ddp,
+           regexp_matches(kept, 'B.*b[^bB]*$') AS early_by_others,
+           len(regexp_extract_all(regexp_replace(kept, '^.*F[^bB]*[bB]', ''), '[fD][^bB]*[bB]')) AS after_ddp,
+           length(regexp_replace(regexp_replace(kept, '^.*B', ''), '[^b]', '', 'g')) AS after_others,
            regexp_matches(kept, 'A[^bB]*[OX]') AS reduced_by_hand,
-           -- Changed by no single factor after the last backward: it may have been a reduction.
-           u.grad_rescale IS NULL AND regexp_matches(kept, 'M[^bB]*[OX]') AS changed_by_hand,
+           regexp_matches(kept, 'M[^bB]*[OX]') AS changed
+    FROM (
+        SELECT DISTINCT word
+        FROM updates
+        WHERE regexp_matches(word, '[bB]')
+    )
+),
+records AS (
+    SELECT u.run_id,
+           u.launch,
+           u.optimizer,
+           u.attempt_id,
+           u.rank,
+           u.microbatches,
+           words.reduced_by_hand,
            CASE
-               WHEN u.wrapper = 'ddp'
-               THEN len(regexp_extract_all(regexp_replace(kept, '^.*F[^bB]*[bB]', ''), '[fD][^bB]*[bB]'))
-               ELSE length(regexp_replace(regexp_replace(kept, '^.*B', ''), '[^b]', '', 'g'))
-           END AS steps_after
+               WHEN u.wrapper = 'ddp' THEN words.early_by_ddp
+               WHEN u.wrapper IS NOT NULL THEN words.early_by_others
+           END AS reduced_early,
+           if(u.wrapper = 'ddp', words.after_ddp, words.after_others) AS steps_after,
+           -- Changed by no single factor after the last backward: it may have been a reduction.
+           u.token_ranks IS NULL OR (u.grad_rescale IS NULL AND words.changed) AS doubtful
     FROM updates AS u
-    LEFT JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)
-    LEFT JOIN agreements AS a USING (run_id, launch, optimizer)
+    LEFT JOIN words USING (word)
     WHERE (u.wrapper <> 'none') IS NOT FALSE
       AND (u.token_ranks > 1) IS NOT FALSE
       AND u.applied IS NOT FALSE
-      AND regexp_matches(u.word, '[bB]') IS NOT FALSE
+      AND (u.word IS NULL OR words.word IS NOT NULL)
+),
+judged AS (
+    SELECT r.*,
+           w.probe_spread,
+           CASE
+               WHEN NOT reduced_early THEN FALSE
+               WHEN doubtful OR averaging.run_id IS NOT NULL THEN NULL
+               WHEN reduced_early THEN NOT reduced_by_hand AND coalesce(a.last_agreement < r.attempt_id, TRUE)
+           END AS fault
+    FROM records AS r
+    LEFT JOIN windows AS w
+        ON r.reduced_early
+       AND w.run_id = r.run_id
+       AND w.launch = r.launch
+       AND w.optimizer = r.optimizer
+       AND w.attempt_id = r.attempt_id
+    LEFT JOIN agreements AS a
+        ON r.reduced_early AND a.run_id = r.run_id AND a.launch = r.launch AND a.optimizer = r.optimizer
+    LEFT JOIN averaging
+        ON r.reduced_early
+       AND averaging.run_id = r.run_id
+       AND averaging.launch = r.launch
+       AND averaging.optimizer = r.optimizer
 )
 SELECT run_id,
        launch,
        optimizer,
        attempt_id,
        rank,
-       CASE
-           WHEN NOT reduced_early THEN FALSE
-           WHEN token_ranks IS NULL OR changed_by_hand THEN NULL
-           WHEN reduced_early THEN NOT reduced_by_hand AND coalesce(last_agreement < attempt_id, TRUE)
-       END AS fault,
+       fault,
        probe_spread AS observed,
        NULL::DOUBLE AS expected,
-       format(
-           'the last {} of {} micro-steps of rank {} came after the reduction: '
-           || 'each rank adds its own gradient of them{}',
-           steps_after,
-           microbatches,
-           rank,
-           CASE
-               WHEN probe_spread > 0
-               THEN format('; slices of the gradient differ by {:.3g} % between ranks', 100 * probe_spread)
-               ELSE ''
-           END
-       ) AS message
-FROM records
+       CASE
+           WHEN fault
+           THEN format(
+               'the last {} of {} micro-steps of rank {} came after the reduction: '
+               || 'each rank adds its own gradient of them{}',
+               steps_after,
+               microbatches,
+               rank,
+               CASE
+                   WHEN probe_spread > 0
+                   THEN format('; slices of the gradient differ by {:.3g} % between ranks', 100 * probe_spread)
+                   ELSE ''
+               END
+           )
+       END AS message
+FROM judged

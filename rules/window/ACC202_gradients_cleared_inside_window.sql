@@ -53,40 +53,53 @@ references = [
 [params]
 share = 0.5
 */
-WITH launches AS (
-    SELECT *,
-           -- Whole windows that are gone through twice: so is the tail.
-           coalesce(
-               bool_or(microbatches >= accumulation_steps AND discarded_microbatches >= accumulation_steps)
-                   OVER (PARTITION BY run_id, launch, optimizer),
-               FALSE
-           ) AS two_passes
-    FROM windows
-    WHERE closure IS NOT TRUE
-),
-words AS (
+WITH scope AS (
     SELECT *,
            microbatches + discarded_microbatches AS held,
            microbatches < accumulation_steps
            AND discarded_microbatches > 0
-           AND NOT (two_passes AND discarded_microbatches % nullif(microbatches, 0) = 0)
            -- Changed by no single factor after the last backward: it may be what the loop had kept elsewhere.
            AND CASE WHEN NOT (total_weight IS NULL AND regexp_matches(word, 'M[^bB]*[OX]')) THEN TRUE END
            -- A clear right after a backward: neither another optimizer's step nor an end of data between.
-           AND regexp_matches(word, '[bB][^FfDbBoZ|]*Z') AS cleared
-    FROM launches
+           AND regexp_matches(word, '[bB][^FfDbBoZ|]*Z') AS looks_cleared
+    FROM windows
+    WHERE closure IS NOT TRUE
+),
+passes AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           -- Whole windows that are gone through twice: so is the tail.
+           coalesce(
+               bool_or(microbatches >= accumulation_steps AND discarded_microbatches >= accumulation_steps),
+               FALSE
+           ) AS two_passes
+    FROM scope
+    GROUP BY ALL
+),
+words AS (
+    SELECT s.*,
+           looks_cleared
+           AND NOT (p.two_passes AND discarded_microbatches % nullif(microbatches, 0) = 0) AS cleared
+    FROM scope AS s
+    JOIN passes AS p USING (run_id, launch, optimizer)
+),
+launches AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           bool_or(cleared AND held >= accumulation_steps) AS whole_cleared,
+           count(*) FILTER (WHERE cleared) / count(*) AS share
+    FROM words
+    GROUP BY ALL
 ),
 judged AS (
-    SELECT *,
+    SELECT w.*,
+           l.share,
            -- A tail is judged only where a whole window of the launch shows the fault.
-           cleared
-           AND (
-               held >= accumulation_steps
-               OR bool_or(cleared AND held >= accumulation_steps) OVER launch_windows
-           ) AS fault,
-           count(*) FILTER (WHERE cleared) OVER launch_windows / count(*) OVER launch_windows AS share
-    FROM words
-    WINDOW launch_windows AS (PARTITION BY run_id, launch, optimizer)
+           w.cleared AND (w.held >= w.accumulation_steps OR l.whole_cleared) AS fault
+    FROM words AS w
+    JOIN launches AS l USING (run_id, launch, optimizer)
 )
 SELECT run_id,
        launch,

@@ -1,0 +1,90 @@
+/*
+code = "ACC702"
+name = "unscale-inside-window"
+severity = "error"
+since = "0.1.0"
+scope = "transaction"
+scope_is_empty = "no scaler unscaled gradients before a step"
+needs = ["events"]
+summary = "gradients were unscaled before the window was complete"
+why = '''
+Unscaling divides what has been gathered so far by the loss scale. The next micro-step adds a gradient that
+still carries it. Unscaled again at the end, the early part is divided twice; not unscaled again, the late
+part is never divided. Either way the two parts differ by the whole scale, and one of them is gone. torch
+refuses a second unscale_ without an update between, so it shows at the first step or never.
+'''
+example = '''
+A window of two, scale 65536, both gradients 1 once unscaled. Unscaled after the first micro-step, the sum
+is 1 + 65536: the first micro-step weighs 0.0000153 of the second.
+'''
+fix = '''
+Unscale once, after the last backward of the window.
+
+Hand-written loop: move scaler.unscale_(optimizer), and what needs real gradients (clip, logged norms),
+under the condition that guards scaler.step.
+DDP, FSDP: the same.
+Trainer: clip nowhere else.
+Accelerate: clip_grad_norm_ unscales, so call it where accelerator.sync_gradients is true.
+Lightning: clip through gradient_clip_val.
+DeepSpeed: use the engine's own clipping.
+'''
+not_a_fault_when = '''
+What was unscaled and then cleared, because its norm was not finite or too large, is not used: only what is
+kept counts. A scale of 1 changes nothing, and where later micro-steps went backward without a scale the sum
+may be right: neither is a fault. Skipped attempts apply nothing. Words with a closure are not judged.
+'''
+references = [
+    "huggingface/accelerate#641",
+    "pytorch/pytorch#36601",
+]
+*/
+WITH words AS (
+    SELECT word,
+           regexp_replace(word, '^.*Z', '') AS kept,
+           regexp_matches(kept, 'U.*[bB]') AS unscaled_inside,
+           -- What stands before the first unscale that a backward follows.
+           regexp_extract(kept, '^([^U]*)U.*[bB]', 1) AS before,
+           CASE
+               WHEN regexp_matches(before, '[FfD]') THEN len(regexp_extract_all(before, '[FfD][^bB]*[bB]'))
+               ELSE len(regexp_extract_all(before, '[bB]'))
+           END AS steps_before
+    FROM (
+        SELECT DISTINCT word
+        FROM updates
+        WHERE contains(word, 'U')
+    )
+),
+unscaled AS (
+    SELECT *,
+           coalesce(list_max(loss_scale), window_sums.loss_scale_max, grad_scale) AS scale
+    FROM updates
+    LEFT JOIN words USING (word)
+    WHERE contains(word, 'U') IS NOT FALSE
+      AND applied IS NOT FALSE
+)
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       rank,
+       CASE
+           WHEN closure THEN NULL
+           WHEN NOT unscaled_inside OR scale = 1 THEN FALSE
+           WHEN list_last(loss_scale) = 1 THEN NULL
+           WHEN unscaled_inside THEN TRUE
+       END AS fault,
+       scale AS observed,
+       1.0 AS expected,
+       CASE
+           WHEN unscaled_inside
+           THEN format(
+               'unscaled after {} of {} micro-steps: {}',
+               steps_before,
+               microbatches,
+               coalesce(
+                   format('later ones count {:.6g} times as much as earlier ones', scale),
+                   'later ones carry the loss scale, earlier ones do not'
+               )
+           )
+       END AS message
+FROM unscaled

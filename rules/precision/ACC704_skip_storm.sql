@@ -1,0 +1,167 @@
+/*
+code = "ACC704"
+name = "skip-storm"
+severity = "warning"
+since = "0.1.0"
+scope = "run"
+scope_is_empty = "no scaler with a scale took part in a step"
+needs = ["optimizer_step_skipped"]
+summary = "more steps were skipped for overflow than a settling loss scale explains"
+why = '''
+A scaler begins with a scale that is too large, skips a step and halves it until gradients fit, then tries a
+larger one from time to time. Those skips are its work. Skips that go on at the smallest scale, or without
+the scale falling, do not come from the scale: the gradients themselves are not finite, or the scaler is not
+told. Every skipped step reads, computes and throws away a batch, and the run may stand still for hours
+while its loss is logged as if nothing were wrong.
+'''
+example = '''
+Scale 65536: 8 skips bring it to 256, and 3,000 updates follow with one skip after each growth: healthy.
+From update 3,050 on a layer returns NaN: 8 skips bring the scale to 1, and then every step is skipped.
+'''
+fix = '''
+Look at the first skipped step that the scale does not explain: its loss and its batch.
+
+Hand-written loop: check the losses for NaN, run that part in 32 bit or bf16, lower the rate; call
+scaler.update() after every step and give it no scale by hand.
+DDP, FSDP: a NaN on one rank skips all.
+Trainer, Accelerate: use bf16 where the device has it.
+Lightning: precision="bf16-mixed".
+DeepSpeed: watch the loss scale in its log; min_loss_scale is a floor and no cure.
+'''
+not_a_fault_when = '''
+A run of skips in which the scale halves each time, however long, is a scaler that settles; a single skip
+after each growth is one that tries. Hysteresis lets a few skips pass before the scale falls: four in a row,
+and four for each growth, are granted. A bad batch now and then is skipped and forgotten, under a fixed
+scale too: up to one in fifty. Without a recorded scale nothing is judged.
+'''
+references = [
+    "deepspeedai/DeepSpeed#931",
+    "NVIDIA/apex#318",
+    "ymcui/Chinese-LLaMA-Alpaca#534",
+    "zai-org/CogVideo#233",
+]
+
+[params]
+floor = 1.0
+streak = 3
+hysteresis = 4
+rate = 0.02
+share = 0.2
+*/
+WITH attempts AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           bool_or(NOT applied) AS skipped,
+           max(grad_scale) AS scale,
+           -- An update of the scaler before the step belongs to the step before.
+           max(grad_scale_after) FILTER (word IS NULL OR regexp_matches(word, '[OX].*G')) AS scale_after
+    FROM updates
+    WHERE grad_scale > 0
+    GROUP BY ALL
+),
+scales AS (
+    SELECT *,
+           lag(attempt_id) OVER in_order = attempt_id - 1 AND lag(skipped) OVER in_order AS goes_on,
+           scale > coalesce(lag(scale_after) OVER in_order, lag(scale) OVER in_order) OR scale_after > scale AS grew,
+           coalesce(
+               CASE WHEN lead(attempt_id) OVER in_order = attempt_id + 1 THEN lead(scale) OVER in_order END,
+               scale_after
+           ) AS following_scale
+    FROM attempts
+    WINDOW in_order AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id)
+),
+skips AS (
+    SELECT *,
+           count(*) FILTER (goes_on IS NOT TRUE) OVER so_far AS streak,
+           following_scale < scale AS fell
+    FROM scales
+    WHERE skipped
+    WINDOW so_far AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id)
+),
+streaks AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           streak,
+           min(attempt_id) AS first_attempt,
+           count(*) AS skips,
+           count(*) FILTER (scale <= $floor) AS at_floor,
+           count(*) FILTER (scale > $floor AND NOT fell) AS without_fall,
+           count(*) FILTER (fell) AS falls,
+           min(scale) AS scale
+    FROM skips
+    GROUP BY ALL
+),
+worst AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           sum(at_floor + without_fall) AS unexplained,
+           max(at_floor) AS at_floor,
+           min(first_attempt) FILTER (at_floor >= $streak) AS floor_since,
+           max(without_fall) FILTER (falls = 0) AS without_fall,
+           min(first_attempt) FILTER (falls = 0 AND without_fall > $hysteresis) AS stuck_since,
+           arg_max(scale, without_fall) FILTER (falls = 0) AS stuck_at
+    FROM streaks
+    GROUP BY ALL
+),
+launches AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           count(*) AS attempts,
+           count(*) FILTER (skipped) AS skips,
+           count(skipped) AS known,
+           count(*) FILTER (grew) AS growths
+    FROM scales
+    GROUP BY ALL
+),
+judged AS (
+    SELECT *,
+           CASE
+               WHEN floor_since IS NOT NULL THEN 'floor'
+               WHEN stuck_since IS NOT NULL THEN 'stuck'
+               WHEN unexplained > $hysteresis * (1 + growths) AND unexplained > $rate * attempts THEN 'unexplained'
+               -- Tried again so often that it costs more than it brings.
+               WHEN growths >= 10 AND skips > $share * attempts THEN 'often'
+               WHEN known > 0 THEN 'none'
+           END AS problem
+    FROM launches
+    LEFT JOIN worst USING (run_id, launch, optimizer)
+)
+SELECT run_id,
+       launch,
+       optimizer,
+       NULL AS attempt_id,
+       NULL AS rank,
+       problem <> 'none' AS fault,
+       skips::DOUBLE AS observed,
+       NULL::DOUBLE AS expected,
+       format('{} of {} attempts were skipped', skips, attempts)
+       || CASE problem
+           WHEN 'floor'
+           THEN format(
+               ', up to {} in a row with the loss scale at {:g} or below, from attempt {} on',
+               at_floor,
+               $floor,
+               floor_since
+           )
+           WHEN 'stuck'
+           THEN format(
+               ', up to {} in a row while the loss scale stayed at {:g}, from attempt {} on',
+               without_fall,
+               stuck_at,
+               stuck_since
+           )
+           WHEN 'unexplained'
+           THEN format(
+               ', {} of them without lowering the loss scale; it grew {} times',
+               unexplained,
+               growths
+           )
+           WHEN 'often' THEN format('; the loss scale grew {} times', growths)
+           ELSE ''
+       END AS message
+FROM judged

@@ -1,0 +1,147 @@
+/*
+code = "ACC308"
+name = "first-update-at-peak"
+severity = "warning"
+since = "0.1.0"
+scope = "run"
+scope_is_empty = "no warm-up of several updates was declared for the first update of a run"
+needs = ["warmup_updates", "learning_rate"]
+summary = "the first update ran at the peak rate although a warm-up was declared"
+why = '''
+A warm-up keeps the first updates small while Adam's second moments and the loss are still wild. Where the
+scheduler is created after the first step, or takes effect only with its own first step, the very first
+update runs at the rate that the optimizer was built with, its peak, and only then the warm-up begins. Where
+a schedule lacks its warm-up, or a loaded optimizer brings its old rate along, all of them do. One such
+update at the start can cost a run a good part of what the warm-up was for.
+'''
+example = '''
+A peak of 1e-3 and a warm-up of 100 updates, so the first update should run at 1e-5 or 0. It runs at 1e-3,
+a hundred times as much, the second at 2e-5. With Adam, whose first step moves each parameter by about its
+rate, the first update alone moves them as far as the next 13 together.
+'''
+fix = '''
+Have the scheduler in place, with its first rate set, before the first step.
+
+Hand-written loop: build the scheduler before the loop (torch's set the first rate when they are made), or
+set the group's lr before step 1 where you compute it yourself.
+DDP, FSDP: the same, on the optimizer that really steps.
+Trainer: warmup_steps or warmup_ratio together with a scheduler that has a warm-up ("constant" has none).
+Accelerate: prepare the scheduler together with its optimizer.
+Lightning: interval "step", and not "epoch", for a warm-up in updates.
+DeepSpeed: a scheduler in the configuration overrides the optimizer's lr, but for some only after its first
+step: build the optimizer with the first rate of the warm-up.
+'''
+not_a_fault_when = '''
+A first update at 0, or anywhere below the peak, is a warm-up. One of a single update has nothing to show.
+Where the peak was not declared the highest rate up to the end of the warm-up counts as such, so a run that
+has not come that far is not judged unless a lower rate came after the first. A group that rises while
+another stands still is a warm-up too. A warm-up that is declared later than the first update belongs to
+another stage; one counted in something else than updates, or declared for several optimizers at once, is
+not judged.
+'''
+references = [
+    "deepspeedai/DeepSpeed#7303",
+    "bmaltais/kohya_ss#735",
+    "jiaweizzhao/GaLore#62",
+]
+
+[params]
+tolerance = 0.01
+*/
+WITH declarations AS (
+    -- What was declared for the first update; later declarations are another stage's.
+    SELECT run_id,
+           launch,
+           arg_min(TRY_CAST(name ->> '$.warmup_updates' AS BIGINT), place) AS warmup,
+           arg_min(coalesce(attempt_id, 0), place) FILTER (name ->> '$.warmup_updates' IS NOT NULL)
+               AS warmup_from,
+           arg_min(TRY_CAST(name ->> '$.peak_learning_rate' AS DOUBLE), place) AS peak,
+           arg_min(coalesce(attempt_id, 0), place) FILTER (name ->> '$.peak_learning_rate' IS NOT NULL)
+               AS peak_from
+    FROM (SELECT * FROM marks WHERE kind = 'declare' AND json_valid(name))
+    GROUP BY ALL
+),
+setups AS (
+    SELECT r.run_id,
+           r.launch,
+           CASE
+               WHEN max(d.warmup_from) IS NULL THEN max(r.warmup_updates)
+               WHEN max(d.warmup_from) = 0 THEN max(d.warmup)
+           END AS warmup,
+           CASE
+               WHEN max(d.peak_from) IS NULL THEN max(r.peak_learning_rate)
+               WHEN max(d.peak_from) = 0 THEN max(d.peak)
+           END AS peak,
+           coalesce(max(r.schedule_unit), 'updates') = 'updates' AS in_updates,
+           max(len(r.optimizers)) > 1 AS several_optimizers
+    FROM runs AS r
+    LEFT JOIN declarations AS d USING (run_id, launch)
+    WHERE r.launch = 1
+      AND r.resumed_from_update IS NULL
+    GROUP BY ALL
+),
+first_updates AS (
+    SELECT u.run_id, u.launch, u.optimizer, u.attempt_id, u.rank, u.learning_rate, u.learning_rates,
+           s.warmup, s.peak, s.in_updates, s.several_optimizers
+    FROM updates AS u
+    JOIN setups AS s USING (run_id, launch)
+    WHERE u.optimizer_update_id = 1
+      AND u.applied IS NOT FALSE
+      AND s.warmup > 1
+    QUALIFY row_number() OVER (PARTITION BY u.run_id, u.launch, u.optimizer ORDER BY u.attempt_id, u.rank) = 1
+),
+warmups AS (
+    SELECT f.run_id,
+           f.launch,
+           f.optimizer,
+           max(u.optimizer_update_id) AS seen,
+           min_by(u.learning_rate, u.optimizer_update_id) AS next_rate,
+           min(u.learning_rate) < f.learning_rate * (1 - $tolerance) AS falls,
+           coalesce(
+               bool_or(list_bool_or(list_transform(
+                   list_zip(u.learning_rates, f.learning_rates), lambda x: x[1] > x[2] * (1 + $tolerance)
+               ))),
+               max(u.learning_rate) > f.learning_rate * (1 + $tolerance)
+           ) AS rises
+    FROM first_updates AS f
+    JOIN updates AS u
+        ON u.run_id = f.run_id AND u.launch = f.launch AND u.optimizer = f.optimizer AND u.rank = f.rank
+       AND u.optimizer_update_id BETWEEN 2 AND f.warmup + 1
+    GROUP BY f.run_id, f.launch, f.optimizer, f.learning_rate
+),
+judged AS (
+    SELECT f.*,
+           w.next_rate,
+           w.seen,
+           w.seen > f.warmup AS over,
+           CASE
+               WHEN f.several_optimizers OR NOT f.in_updates OR f.learning_rate IS NULL THEN NULL
+               WHEN f.learning_rate = 0 OR w.rises OR f.learning_rate < f.peak * (1 - $tolerance) THEN FALSE
+               WHEN over OR w.falls THEN TRUE
+               WHEN f.peak IS NOT NULL AND coalesce(len(f.learning_rates), 1) = 1 THEN TRUE
+           END AS fault
+    FROM first_updates AS f
+    LEFT JOIN warmups AS w USING (run_id, launch, optimizer)
+)
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       NULL AS rank,
+       fault,
+       learning_rate AS observed,
+       NULL::DOUBLE AS expected,
+       CASE
+           WHEN fault
+           THEN format(
+               'the first update ran at {:.6g}, {}, although a warm-up of {} updates is declared{}',
+               learning_rate,
+               CASE
+                   WHEN peak IS NOT NULL THEN format('where the declared peak is {:.6g}', peak)
+                   ELSE format('the highest rate up to update {}', seen)
+               END,
+               warmup,
+               coalesce(format('; the next one ran at {:.6g}', next_rate), '')
+           )
+       END AS message
+FROM judged

@@ -1,0 +1,140 @@
+/*
+code = "ACC505"
+name = "gradients-not-reduced"
+severity = "error"
+since = "0.1.0"
+scope = "transaction"
+scope_is_empty = "no update was made by DDP or FSDP over several ranks"
+needs = ["wrapper", "probe_gradient"]
+explains = ["ACC604", "ACC605"]
+summary = "the ranks stepped on different gradients although the wrapper should have reduced them"
+why = '''
+After the last backward of a window every replica should hold the same gradient. The record keeps a slice of
+it from each rank, and the slices differ: all of it, or the part of some micro-step, was never reduced,
+whatever the flags say. Each replica takes a step of its own and they drift apart, while rank 0's loss falls
+as it should.
+'''
+example = '''
+Two ranks, a window of two. In the second micro-step one loss goes through DDP and another through the inner
+module, with a backward each. The flags show a reduced last micro-step; the second loss stays local. The
+slices are 4.0 and 4.6 on rank 0 and 4.0 and 5.1 on rank 1: 10 % apart.
+'''
+fix = '''
+Let every gradient go through the reduction, once, after the last backward has added to it.
+
+Hand-written loop and DDP: one backward in the last micro-step, through the wrapper, outside no_sync; no
+parameter that DDP was told to ignore; no gradient that a hook changes after the reduction.
+FSDP: leave set_requires_gradient_sync and set_requires_all_reduce on in the last micro-step; an FSDP1 mesh
+of one shard may reduce nothing.
+Trainer, Accelerate: train with the prepared model.
+Lightning: leave no_sync before the last backward.
+DeepSpeed is not judged: its ranks keep gradients of their own part.
+'''
+not_a_fault_when = '''
+Local SGD averages parameters and not gradients: where parameters move between the steps, where the
+optimizer's class says so, or where digests agree again at this update or a later one, nothing is judged,
+and ACC605 alone speaks. Neither are gradients that a communication hook or the loop itself reduces (A in
+the word), or that something changed in an unknown way after the last backward, shards whose coordinates are
+unknown, ranks with different loss scales, or ranks that are a window apart. Parameters that each rank holds
+for itself on purpose, as an expert does, look the same where the polled one is among them: ignore the rule
+there.
+'''
+references = [
+    "verl-project/verl#7493",
+    "pytorch/pytorch#69031",
+    "huggingface/picotron#5",
+]
+
+[params]
+tolerance = 1e-4
+*/
+-- Local SGD: the parameters are averaged over the ranks, not the gradients. Where gradients were reduced, what
+-- moved the parameters is something else (clamped weights).
+WITH averaging AS (
+    SELECT DISTINCT run_id,
+           launch,
+           optimizer
+    FROM updates
+    WHERE probe_parameter_moved
+      AND (
+          gradient_divisor IS NOT NULL
+          AND regexp_matches(word, CASE WHEN wrapper = 'ddp' THEN 'F[^bB]*[bB][^FfD]*$' ELSE 'B[^bB]*$' END)
+      ) IS NOT TRUE
+    UNION
+    SELECT run_id,
+           launch,
+           attached."index"
+    FROM (
+        SELECT DISTINCT run_id,
+               launch,
+               unnest(optimizers) AS attached
+        FROM runs
+    )
+    WHERE regexp_matches(attached."class", '(?i)local_?sgd|diloco|(model|parameter|periodic)_?averag')
+),
+agreements AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           max(attempt_id) AS last_agreement
+    FROM windows
+    WHERE param_digests = 1
+    GROUP BY ALL
+),
+spread AS (
+    SELECT w.*,
+           averaging.run_id IS NOT NULL AS averages,
+           last_agreement >= w.attempt_id AS agrees_later,
+           regexp_replace(word, '^.*Z', '') AS kept
+    FROM windows AS w
+    LEFT JOIN averaging USING (run_id, launch, optimizer)
+    LEFT JOIN agreements USING (run_id, launch, optimizer)
+    WHERE wrapper IN ('ddp', 'fsdp1', 'fsdp2') IS NOT FALSE
+      AND (token_ranks > 1) IS NOT FALSE
+      AND applied IS NOT FALSE
+      AND regexp_matches(word, '[bB]') IS NOT FALSE
+),
+-- What else can make the slices of ranks differ; asked only where they do.
+doubts AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           min(u.probe_parameter) AS probe_parameter,
+           bool_and(wrapper = 'ddp' OR u.shard_rank IS NOT NULL) AS comparable,
+           max(u.grad_scale) > min(u.grad_scale) AS scales_differ,
+           max(u.micro_step_id) - min(u.micro_step_id) >= max(u.microbatches) AS shifted,
+           bool_or(u.grad_rescale IS NULL AND contains(u.word, 'M') IS NOT FALSE) AS changed_by_hand,
+           bool_or(contains(u.word, 'A')) AS reduced_by_hand
+    FROM updates AS u
+    SEMI JOIN (FROM spread WHERE probe_spread > $tolerance) USING (run_id, launch, optimizer, attempt_id)
+    GROUP BY ALL
+)
+SELECT s.run_id,
+       s.launch,
+       s.optimizer,
+       s.attempt_id,
+       NULL AS rank,
+       CASE
+           WHEN s.wrapper IS NULL OR s.token_ranks IS NULL OR s.gradient_divisor IS NULL OR s.averages
+           THEN NULL
+           WHEN s.probe_spread <= $tolerance THEN FALSE
+           WHEN s.agrees_later OR d.scales_differ OR d.shifted OR d.changed_by_hand OR d.reduced_by_hand
+           THEN NULL
+           WHEN d.comparable THEN TRUE
+       END AS fault,
+       s.probe_spread AS observed,
+       0.0 AS expected,
+       format(
+           'slices of the gradient{} differ by {:.3g} % between ranks after the last backward{}',
+           coalesce(' of ' || d.probe_parameter, ''),
+           100 * s.probe_spread,
+           CASE
+               WHEN s.wrapper = 'ddp' AND regexp_matches(s.kept, 'F[^bB]*[bB]+[^FfDbB]*$')
+                   OR s.wrapper <> 'ddp' AND regexp_matches(s.kept, 'B[^bB]*$')
+               THEN ', although its micro-step was to be reduced'
+               ELSE ''
+           END
+       ) AS message
+FROM spread AS s
+LEFT JOIN doubts AS d USING (run_id, launch, optimizer, attempt_id)
