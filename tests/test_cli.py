@@ -76,7 +76,7 @@ class TestMain:
     def test_the_verbs(self) -> None:
         result = invoke("--help")
         assert result.exit_code == 0
-        assert list(VERBS) == ["check", "rules", "explain", "sql", "demo"]
+        assert list(VERBS) == ["check", "show", "rules", "explain", "sql", "demo"]
         for verb, text in VERBS.items():
             assert f"  {verb} " in result.stdout
             assert text in result.stdout
@@ -116,7 +116,7 @@ class TestMain:
         assert result.exit_code == 2
         assert "No such command 'chek'" in result.stderr
 
-    @pytest.mark.parametrize("verb", ["check", "sql"])
+    @pytest.mark.parametrize("verb", ["check", "show", "sql"])
     def test_a_missing_dependency(self, run: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
         monkeypatch.setitem(sys.modules, "duckdb", None)
         monkeypatch.delitem(sys.modules, "accumaudit.ledger.reader", raising=False)

@@ -30,6 +30,8 @@ from tests.records import write_run
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+ELSEWHERE = ("python.md", "testing.md")
+"""Pages whose examples other tests run: test_ledger_api and test_testing."""
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -104,8 +106,8 @@ def test_every_letter_of_a_word_is_explained() -> None:
 
 
 def examples() -> list[tuple[str, str]]:
-    """The Python examples of all pages."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in PAGES}
+    """The Python examples of the pages that attach to a training."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in PAGES if path.name not in ELSEWHERE}
     blocks = {name: re.findall(r"```python\n(.*?)```", text, re.DOTALL) for name, text in texts.items()}
     return [(name, code) for name, codes in blocks.items() for code in codes]
 

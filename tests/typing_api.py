@@ -33,3 +33,31 @@ def asks(audit: accumaudit.Audit) -> dict[str, float]:
     audit.load_state_dict(audit.state_dict())
     version: str = accumaudit.__version__
     return audit.metrics() | {version: 0.0}
+
+
+def opens(run: Path) -> list[str]:
+    """Columns, rows, frames and verdicts."""
+    with accumaudit.Ledger.open(run, "runs/second") as ledger:
+        short: float = ledger.windows.pandas()["microbatches"].min()
+        codes: list[str] = [row["code"] for row in ledger.findings]
+        rows: int = len(ledger.sql("SELECT 1")) + ledger.updates.arrow().num_rows
+        statuses = [verdict.status for run in ledger.check().runs for verdict in run.verdicts]
+    return [*codes, *statuses, f"{short} {rows}"]
+
+
+def tests(model: nn.Module, optimizer: Optimizer, run: Path) -> None:
+    """A function, a captured training, a ledger or a folder."""
+
+    def train(log_dir: Path) -> None:
+        with accumaudit.attach(model, optimizer, log_dir=log_dir):
+            pass
+
+    accumaudit.testing.assert_clean(train, judged=["ACC101"]).summary()
+    accumaudit.testing.assert_clean(run, fail_on="error", ignore={"ACC205"})
+    with accumaudit.testing.capture(model, [optimizer], accumulation_steps=4) as training:
+        training.audit.mark("checkpoint", name="last.pt")
+    accumaudit.testing.assert_clean(training)
+    with accumaudit.testing.record(train) as ledger:
+        first: int | None = accumaudit.testing.assert_finds(ledger, "ACC101").first_update
+    verdicts: list[bool | None] = accumaudit.testing.faults("ACC101", run)
+    assert verdicts or first

@@ -11,6 +11,7 @@ from accumaudit import __version__
 
 VERBS: Final = {
     "check": "Audit runs: say which updates were not the ones that were meant.",
+    "show": "Show a run as a table, attempt by attempt.",
     "rules": "List the rules.",
     "explain": "Print the manual of a rule.",
     "sql": "Ask the tables of a run a question in SQL.",

@@ -11,10 +11,10 @@ import click
 
 from accumaudit.cli import StopError
 from accumaudit.cli.config import FAIL_ON, Settings, find_settings
-from accumaudit.cli.inputs import busy, load_catalogue, open_ledger
+from accumaudit.cli.inputs import open_ledger
+from accumaudit.cli.judging import exit_status, judge, wanted_rules
 
 if TYPE_CHECKING:
-    from accumaudit.engine.catalogue import Catalogue
     from accumaudit.engine.findings import AuditReport
 
 
@@ -54,10 +54,9 @@ def command(
         rules=(*found.rules, *map(Path, rules)),
         params={**found.params, **_params(param)},
     )
-    catalogue = load_catalogue(settings.rules)
-    report = _audit(paths, catalogue, settings)
+    report = _audit(paths, settings)
     _write(report, format_, output)
-    raise SystemExit(_status(report, settings.fail_on))
+    raise SystemExit(exit_status(report, settings.fail_on))
 
 
 def _words(values: Iterable[str]) -> tuple[str, ...]:
@@ -76,24 +75,11 @@ def _params(values: Iterable[str]) -> dict[str, float]:
     return params
 
 
-def _audit(paths: tuple[Path, ...], catalogue: Catalogue, settings: Settings) -> AuditReport:
-    import duckdb
-
-    from accumaudit.engine.catalogue import SelectionError
-    from accumaudit.engine.judge import audit
-    from accumaudit.engine.rule import sql_reason
-
-    try:
-        catalogue = catalogue.with_params(settings.params)
-        catalogue.matching((*settings.select, *settings.ignore))
-    except SelectionError as error:
-        raise click.UsageError(str(error)) from None
+def _audit(paths: tuple[Path, ...], settings: Settings) -> AuditReport:
+    catalogue = wanted_rules(settings)
     ledger = open_ledger(paths)
     try:
-        with busy("judging them"):
-            return audit(ledger, catalogue, select=settings.select, ignore=settings.ignore)
-    except duckdb.Error as error:
-        raise StopError(f"the records cannot be judged: {sql_reason(error)}") from None
+        return judge(ledger, catalogue, settings)
     finally:
         ledger.connection.close()
 
@@ -132,10 +118,3 @@ def _rendered(report: AuditReport, format_: str) -> str:
     page = StringIO()
     text.render(report, Console(file=page, force_terminal=False))
     return page.getvalue().rstrip("\n")
-
-
-def _status(report: AuditReport, fail_on: str) -> int:
-    if report.summary()["broken"]:
-        return 2
-    worst = report.worst()
-    return int(worst is not None and FAIL_ON.index(worst) <= FAIL_ON.index(fail_on) and fail_on != "never")

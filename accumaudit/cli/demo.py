@@ -89,7 +89,8 @@ def _list() -> None:
 
     formatter = click.HelpFormatter(width=min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns))
     with formatter.section("Faults"):
-        formatter.write_dl([(f"{fault.code} {name}", fault.summary) for name, fault in FAULTS.items()], 40)
+        in_order = sorted((f"{fault.code} {name}", fault.summary) for name, fault in FAULTS.items())
+        formatter.write_dl(in_order, 40)
     with formatter.section("Right loops"):
         formatter.write_dl([(name, right.summary) for name, right in VARIANTS.items()], 40)
     click.echo(formatter.getvalue().rstrip())
