@@ -26,13 +26,19 @@ if TYPE_CHECKING:
 Findings = dict[str, list[Verdict]]
 
 
+BESIDES = {"mean-of-means": {"ACC905"}, "mixed-denominators": {"ACC905"}}
+"""Notes that a fault gives beside its own code: by how much it shrinks the batch."""
+
+
 def findings(folder: Path) -> Findings:
-    """What is found in each run of a folder; there is nothing that could not be read or judged."""
-    report = check_paths([folder])
-    for run in report.runs:
+    """What is found in each training of a folder; there is nothing that could not be read or judged."""
+    found: Findings = {}
+    for run in check_paths([folder]).runs:
         assert not run.unreadable, run.run_id
         assert not run.with_status(BROKEN), [verdict.reason for verdict in run.with_status(BROKEN)]
-    return {run.run_id: run.with_status(FAILED) for run in report.runs}
+        training = Path(run.path).relative_to(folder).parts[0]
+        found.setdefault(training, []).extend(run.with_status(FAILED))
+    return found
 
 
 def told(found: Findings) -> dict[str, list[str]]:
@@ -55,7 +61,8 @@ def train_all(scenarios: dict[str, Scenario], ranks: int, folder: Path, pair: Pa
 def test_each_fault_gives_its_code_and_no_other(ranks: int, tmp_path: Path, pair: Pair) -> None:
     names = train_all(FAULTS, ranks, tmp_path, pair)
     found = findings(tmp_path)
-    wrong = {name: found[name] for name in names if [v.code for v in found[name]] != [FAULTS[name].code]}
+    codes = {name: {verdict.code for verdict in found[name]} - BESIDES.get(name, set()) for name in names}
+    wrong = {name: found[name] for name in names if codes[name] != {FAULTS[name].code}}
     assert not wrong, told(wrong) or f"nothing was found in {[*wrong]}"
 
 
@@ -103,7 +110,11 @@ FACTORS: dict[str, tuple[str | int | bool | float | None, ...]] = {
     "sync": ("plain", "sync-every-micro-step"),
     "clip": ("plain", "norm-logged", None),
     "schedule": ("plain", "rate-zero-first", None),
-    "precision": ("fp32", "bf16"),
+    "optimizer": ("plain", "fused-optimizer", "foreach-optimizer", "muon-and-adamw"),
+    "average": ("plain", "average-of-updates"),
+    "loss_scale": (None, 1024.0),
+    "overflow": ("plain", "overflow-skipped", "infinite-loss-skipped"),
+    "precision": ("fp32", "bf16", "fp16"),
     "checkpointing": ("off", "reentrant", "non-reentrant"),
 }
 
@@ -120,6 +131,9 @@ def can_train(row: Row) -> bool:
         or (loss == "mean-of-equal-lengths" and row.get("data") == "zero-token-micro-step")
         # The skipped micro-step must not be the one that reduces, nor the window's only one.
         or (loss == "non-finite-skipped" and row.get("accumulation_steps") == 1)
+        # Without a scaler nobody skips; and with both, a loss that is not finite is skipped already.
+        or (row.get("overflow", "plain") != "plain" and row.get("loss_scale", 1.0) is None)
+        or (row.get("overflow") == "infinite-loss-skipped" and loss == "non-finite-skipped")
     )
 
 
@@ -128,7 +142,8 @@ def combinations_of(ranks: int) -> list[Row]:
 
 
 def settings_of(row: Row) -> dict[str, object]:
-    settings = {name: row[name] for name in ("accumulation_steps", "precision", "checkpointing")}
+    named = ("accumulation_steps", "precision", "checkpointing", "loss_scale")
+    settings = {name: row[name] for name in named}
     if row["clip"] != "plain":
         settings["max_grad_norm"] = None
     if row["schedule"] is None:
@@ -137,7 +152,10 @@ def settings_of(row: Row) -> dict[str, object]:
 
 
 def traits_of(row: Row) -> list[str]:
-    factors = ("loss", "tail", "data", "clearing", "sync", "clip", "schedule")
+    factors = (
+        *("loss", "tail", "data", "clearing", "sync", "clip", "schedule"),
+        *("average", "optimizer", "overflow"),
+    )
     names = [row[factor] for factor in factors if row[factor] not in (None, "plain")]
     return names or ["plain"]
 
@@ -165,7 +183,7 @@ def test_the_combinations_cover_every_pair_that_may_meet() -> None:
                     pair_of_levels,
                 )
     assert all(map(can_train, rows))
-    assert len(rows) < 50
+    assert len(rows) < 60
 
 
 def run_demo(*arguments: str) -> Result:

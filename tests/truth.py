@@ -7,6 +7,7 @@ micro-step's loss weight. So a ledger's weights can be held against the gradient
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its name everywhere
+from torch.optim import Optimizer
 
 from accumaudit.demo.data import IGNORED, VOCABULARY_SIZE, Batch
 from accumaudit.demo.loop import Loop, Window
 from accumaudit.demo.model import TinyTransformer
-from accumaudit.demo.variants import ClassWeights
+from accumaudit.demo.variants.adversaries import Adversaries
+from accumaudit.demo.variants.losses import ClassWeights
+from accumaudit.demo.variants.scaling import FusedUnscales, UnscaledByTheStep
 from tests.trainings import make_loop
 
 
@@ -31,6 +35,10 @@ class Update:
     window: Window
     parameters: list[Tensor]
     gradient: Tensor
+
+
+SCALED_STILL = (UnscaledByTheStep, FusedUnscales)
+"""Loops in which gradients are unscaled by the step alone."""
 
 
 class Watched(Loop):
@@ -44,23 +52,36 @@ class Watched(Loop):
     def clip(self) -> None:
         gradients = [parameter.grad for parameter in self.model.parameters()]
         flat = torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
+        if isinstance(self, SCALED_STILL):
+            flat /= self.scaler.get_scale()
         self.watched = [*getattr(self, "watched", []), Update(self.current, self.before, flat)]
         super().clip()
 
 
-def compare_with_ledger(
-    names: Sequence[str], folder: str, settings: dict[str, Any]
-) -> list[dict[str, float]]:
-    """Train; how far each update's gradient is from what its record predicts, and what it was made of."""
+def compare_with_ledger(names: Sequence[str], folder: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Train; how far each update's gradient is from what its record predicts, and what it was made of.
+
+    The error is NaN where the gradient overflowed.
+    """
     loop = watched_loop(names, folder, settings)
     records = [json.loads(line) for file in ledgers(loop) for line in file.read_text().splitlines()]
-    updates = [record for record in records if record["record"] == "update"]
-    divisor = records[0]["gradient_divisor"]
-    factors = [[a1 * record["grad_rescale"] / divisor for a1 in record["loss_weight"]] for record in updates]
-    return [
-        {"error": error, **counts(update.window, len(weights))}
-        for update, weights, error in zip(loop.watched, factors, errors(loop, factors), strict=True)
-    ]
+    compared = []
+    for optimizer in range(len(records[0]["optimizers"])):
+        updates = [r for r in records if r["record"] == "update" and r["optimizer"] == optimizer]
+        factors = [factors_of(update, records[0]["gradient_divisor"]) for update in updates]
+        compared += [
+            {"error": error, **counts(update.window, len(weights)), "skipped": math.isnan(error)}
+            for update, weights, error in zip(loop.watched, factors, errors(loop, factors), strict=True)
+        ]
+    return compared
+
+
+def factors_of(update: dict[str, Any], divisor: float) -> list[float]:
+    """By what each micro-step's mean gradient went into the sum; of a skipped attempt it may be unknown."""
+    rescale = update["grad_rescale"]
+    if rescale is None and update["optimizer_step_skipped"]:
+        rescale = math.nan
+    return [a1 * rescale / divisor for a1 in update["loss_weight"]]
 
 
 def compare_with_full_batch(names: Sequence[str], folder: str, settings: dict[str, Any]) -> list[float]:
@@ -80,12 +101,13 @@ def watched_loop(names: Sequence[str], folder: str, settings: dict[str, Any]) ->
     return loop
 
 
-def counts(window: Window, kept: int) -> dict[str, int]:
+def counts(window: Window, kept: int) -> dict[str, Any]:
     """Micro-steps and positions of a window, of whose micro-steps the last ones were kept."""
     return {
         "micro_steps": len(window.batches),
         "valid": sum(batch.valid_tokens for batch in window.batches),
         "valid_kept": sum(batch.valid_tokens for batch in window.batches[len(window.batches) - kept :]),
+        "valid_each": [batch.valid_tokens for batch in window.batches],
         "attended": sum(int(batch.attention_mask.sum()) for batch in window.batches),
     }
 
@@ -120,7 +142,8 @@ def errors(loop: Watched, factors: list[list[float]]) -> list[float]:
 
 def mean_loss(model: TinyTransformer, batch: Batch, loop: Loop) -> Tensor:
     """The mean loss over a batch's valid tokens."""
-    with torch.autocast("cpu", torch.bfloat16, enabled=loop.settings.precision == "bf16"):
+    dtype = torch.float16 if loop.settings.precision == "fp16" else torch.bfloat16
+    with torch.autocast("cpu", dtype, enabled=loop.settings.precision != "fp32"):
         logits = model(batch.input_ids, batch.attention_mask)
     rows, labels = logits.float().flatten(0, 1), batch.labels.flatten()
     weights = loop.WEIGHTS.float() if isinstance(loop, ClassWeights) else None
@@ -134,3 +157,40 @@ def gradient_of(model: TinyTransformer, terms: list[Tensor]) -> Tensor:
         return torch.zeros(sum(parameter.numel() for parameter in parameters))
     gradients = torch.autograd.grad(torch.stack(terms).sum(), parameters)
     return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+class WatchedAdversaries(Adversaries):
+    """A trait that keeps the mean gradient of each micro-step, and the gradient of each step."""
+
+    def total(self, logits: Tensor, labels: Tensor, divisor: float) -> Tensor:
+        mine = self.discriminator if labels.unique().numel() > 1 else self.generator
+        mean = F.cross_entropy(logits, labels)
+        gradients = torch.autograd.grad(mean, list(mine.parameters()), retain_graph=True)
+        self.means = [*getattr(self, "means", []), torch.cat([part.flatten() for part in gradients])]
+        return super().total(logits, labels, divisor)
+
+    def step_one(self, optimizer: Optimizer) -> None:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        scale = self.scaler_of(optimizer).get_scale()
+        whole = torch.cat([gradient.flatten() for gradient in gradients if gradient is not None]) / scale
+        number = self.optimizers.index(optimizer)
+        self.steps = [*getattr(self, "steps", []), (number, self.means, whole)]
+        self.means = []
+        super().step_one(optimizer)
+
+
+def compare_adversaries(name: str, folder: Path) -> list[tuple[int, float, float]]:
+    """Train; of each step its optimizer, its total weight, and how far its gradient is from the predicted."""
+    loop = make_loop([name], folder, {}, WatchedAdversaries)
+    loop.train()
+    assert isinstance(loop, WatchedAdversaries)
+    records = [json.loads(line) for file in ledgers(loop) for line in file.read_text().splitlines()]
+    compared = []
+    for number, means, whole in loop.steps:
+        update = next(r for r in records if r["record"] == "update" and r["optimizer"] == number)
+        records.remove(update)
+        weights = update["loss_weight"]
+        predicted = torch.stack([a1 * mean for a1, mean in zip(weights, means, strict=True)]).sum(0)
+        distance = float((predicted - whole).norm() / whole.norm())
+        compared.append((number, math.fsum(weights) * update["grad_rescale"], distance))
+    return compared

@@ -20,6 +20,7 @@ class CheckpointedLoop(Loop):
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+                "scaler": self.scaler.state_dict(),
                 "audit": self.audit.state_dict(),
             }
         )
@@ -27,10 +28,20 @@ class CheckpointedLoop(Loop):
     def restore(self, state: State) -> None:
         self.updates = state["updates"]
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.restore_optimizer(state)
         self.restore_schedule(state)
-        self.audit.load_state_dict(state["audit"])
+        self.restore_scaler(state)
+        self.restore_audit(state)
+
+    def restore_optimizer(self, state: State) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
 
     def restore_schedule(self, state: State) -> None:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
+
+    def restore_scaler(self, state: State) -> None:
+        self.scaler.load_state_dict(state["scaler"])
+
+    def restore_audit(self, state: State) -> None:
+        self.audit.load_state_dict(state["audit"])

@@ -1,7 +1,7 @@
 """A training loop with gradient accumulation that is right, as one would write it by hand.
 
-Every method is one decision of the loop. The faults in `faults.py` and the other right
-ways in `variants.py` override one or two of them, so each shows in a few lines what it changes.
+Every method is one decision of the loop. The faults in `faults/` and the other right ways in
+`variants/` override one or two of them, so each shows in a few lines what it changes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its name everywhere
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader, DistributedSampler
 
 import accumaudit
@@ -41,9 +42,13 @@ class Settings:
     learning_rate: float = 3e-3
     warmup_updates: int | None = 3
     """None: a constant rate, and no scheduler."""
-    max_grad_norm: float | None = 1.0
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16: forward under autocast."""
+    max_grad_norm: float | None = 1.25
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """bf16 and fp16: forward under autocast."""
+    loss_scale: float | None = None
+    """The gradient scaler's first scale; None: losses are not scaled."""
+    growth_interval: int = 2000
+    """Updates without an overflow after which the scale doubles."""
     checkpointing: Checkpointing = "off"
     seed: int = 1
 
@@ -82,8 +87,9 @@ class Loop:
             self.sampler.dataset, batch_size=settings.batch_size, sampler=self.sampler, collate_fn=collate
         )
         self.model = self.make_model()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=settings.learning_rate)
-        self.scheduler = None if settings.warmup_updates is None else LambdaLR(self.optimizer, self.rate)
+        self.optimizer = self.make_optimizer()
+        self.scheduler = None if settings.warmup_updates is None else self.make_scheduler(self.optimizer)
+        self.scaler = self.make_scaler()
 
     # What is built
 
@@ -97,6 +103,22 @@ class Loop:
         model = TinyTransformer(VOCABULARY_SIZE, checkpointing=self.settings.checkpointing)
         return DistributedDataParallel(model) if self.world_size > 1 else model
 
+    def make_optimizer(self) -> Optimizer:
+        return torch.optim.AdamW(self.model.parameters(), lr=self.settings.learning_rate)
+
+    def make_scheduler(self, optimizer: Optimizer) -> LRScheduler:
+        return LambdaLR(optimizer, self.rate)
+
+    def make_scaler(self) -> torch.amp.GradScaler:
+        """Scales losses, skips what overflows; does nothing where it is not enabled."""
+        scale = self.settings.loss_scale
+        return torch.amp.GradScaler(
+            "cpu",
+            init_scale=scale or 1.0,
+            growth_interval=self.settings.growth_interval,
+            enabled=scale is not None,
+        )
+
     def rate(self, update: int) -> float:
         """Warm up, then fall to zero; counted in updates, never in micro-steps."""
         warmup = self.settings.warmup_updates or 0
@@ -105,18 +127,20 @@ class Loop:
         left = max(0, self.settings.updates - update)
         return left / max(1, self.settings.updates - warmup)
 
-    def attach(self) -> accumaudit.Audit:
+    def attach(self, **instead: Any) -> accumaudit.Audit:
         """Record every update from here on, until the audit is closed."""
-        return accumaudit.attach(
-            self.model,
-            self.optimizer,
-            self.scheduler,
-            log_dir=self.log_dir,
-            accumulation_steps=self.settings.accumulation_steps,
-            max_grad_norm=self.settings.max_grad_norm,
-            dataloader=self.loader,
-            summary=False,  # The demo checks the ledger itself, when all is written.
-        )
+        arguments: dict[str, Any] = {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
+            "scaler": self.scaler,
+            "log_dir": self.log_dir,
+            "accumulation_steps": self.settings.accumulation_steps,
+            "max_grad_norm": self.settings.max_grad_norm,
+            "dataloader": self.loader,
+            "summary": False,  # The demo checks the ledger itself, when all is written.
+        }
+        return accumaudit.attach(**arguments | instead)
 
     # What happens
 
@@ -148,14 +172,21 @@ class Loop:
         dist.all_reduce(total)
         return int(total)
 
+    def mean_over_ranks(self, number: float) -> float:
+        """The mean of the ranks' numbers."""
+        mean = torch.tensor(number, dtype=torch.float64)
+        if self.world_size > 1:
+            dist.all_reduce(mean)
+        return float(mean) / self.world_size
+
     def update(self, window: Window) -> None:
         if self.is_useless(window):
             return
         self.accumulate(window)
+        self.unscale()
         self.before_step(window)
         self.clip()
         self.step(window)
-        self.updates += 1
         self.clear()
 
     def is_useless(self, window: Window) -> bool:
@@ -171,7 +202,7 @@ class Loop:
     def micro_step(self, number: int, batch: Batch, window: Window) -> float:
         with self.reduction(number, window):
             loss = self.loss(batch, window)
-            loss.backward()
+            self.scaler.scale(loss).backward()
         return loss.item()
 
     def reduction(self, number: int, window: Window) -> AbstractContextManager[None]:
@@ -194,9 +225,14 @@ class Loop:
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits and labels, a row for each position."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bf16"):
+        dtype = torch.float16 if self.settings.precision == "fp16" else torch.bfloat16
+        with torch.autocast("cpu", dtype, enabled=self.settings.precision != "fp32"):
             logits = self.model(batch.input_ids, attention_mask=batch.attention_mask)
         return logits.float().flatten(0, 1), batch.labels.flatten()
+
+    def unscale(self) -> None:
+        """Take the loss scale out of the gradients again, once they are whole."""
+        self.scaler.unscale_(self.optimizer)
 
     def before_step(self, window: Window) -> None:
         """The gradients are whole; nothing is left to do to them."""
@@ -207,8 +243,16 @@ class Loop:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
 
     def step(self, window: Window) -> None:
-        self.optimizer.step()
-        self.advance_schedule(window)
+        if self.apply():
+            self.updates += 1
+            self.advance_schedule(window)
+
+    def apply(self) -> bool:
+        """Let the optimizer step; whether it did: the scaler lowers its scale where it skips a step."""
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return self.scaler.get_scale() >= scale
 
     def advance_schedule(self, window: Window) -> None:
         """One step of the schedule for each update."""
