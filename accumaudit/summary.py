@@ -109,7 +109,7 @@ _LAST: Final = "SELECT run_id, launch FROM runs ORDER BY started_at DESC LIMIT 1
 
 
 def _lagging(connection: duckdb.DuckDBPyConnection, attempts: int) -> bool:
-    """Whether a rank of the last launch has not written so many attempts."""
+    """Whether a rank of the last launch has not written so many attempts, of those that it is to write."""
     return bool(
         _value(
             connection,
@@ -117,9 +117,13 @@ def _lagging(connection: duckdb.DuckDBPyConnection, attempts: int) -> bool:
             WITH written AS (
                 SELECT rank, max(attempt_id) AS attempts FROM updates
                 WHERE (run_id, launch) IN ({_LAST}) GROUP BY rank
+            ), expected AS (
+                SELECT max(coalesce(len(recorded_ranks), world_size)) AS ranks,
+                       {attempts - 1:d} - {attempts - 1:d} % max(coalesce(recorded_every, 1)) + 1 AS attempts
+                FROM runs WHERE (run_id, launch) IN ({_LAST})
             )
-            SELECT count(*) < (SELECT max(world_size) FROM runs WHERE (run_id, launch) IN ({_LAST}))
-            FROM written WHERE attempts >= {attempts:d}
+            SELECT count(*) FILTER (written.attempts >= expected.attempts) < any_value(expected.ranks)
+            FROM expected LEFT JOIN written ON true
             """,
         )
     )
@@ -151,11 +155,13 @@ def _rank_0_alone(run: Path, ledger: Ledger) -> Ledger:
 
 
 def _keep_first(connection: duckdb.DuckDBPyConnection, attempts: int) -> None:
-    """Take everything but the first attempts of the last launch out of the tables."""
+    """Hide all tables behind those of the first attempts of the last launch."""
     (last,) = connection.execute(_LAST).fetchall()
     for table in ("updates", "windows", "microbatches", "marks"):
         connection.execute(
-            f"DELETE FROM {table} WHERE run_id <> ? OR launch <> ? OR attempt_id > ?", [*last, attempts]
+            f"CREATE TEMP TABLE {table} AS "
+            f"FROM {table} WHERE run_id = ? AND launch = ? AND (attempt_id <= ?) IS NOT FALSE",
+            [*last, attempts],
         )
 
 

@@ -41,6 +41,7 @@ class Audit:
     def __init__(self, recorder: Recorder | None, summary: Summary | None = None) -> None:
         self._recorder = recorder
         self._summary = summary
+        self._last_state: dict[str, Any] = {}
         if recorder is not None:
             atexit.register(self._exit)
             _open_audits.add(self)
@@ -149,9 +150,7 @@ class Audit:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs so that a resumed run goes on counting."""
-        if self._recorder is None:
-            return {}
-        return self._recorder.state_dict()
+        return self._last_state if self._recorder is None else self._recorder.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on counting where `state_dict` left off."""
@@ -182,6 +181,7 @@ class Audit:
             return
         self._forget(recorder)
         recorder.stop()
+        recorder.guard(lambda: self._last_state.update(recorder.state_dict()))
         recorder.finish(reason, finished)
         if self._summary is not None:
             self._summary.close()

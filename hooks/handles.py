@@ -23,18 +23,19 @@ def _unpickled() -> Callable[..., None]:
     return inert
 
 
-def _never() -> bool:
-    return False
-
-
-_capturing: Callable[[], bool] = (
-    torch.cuda.is_current_stream_capturing if torch.backends.cuda.is_built() else _never
+_capturing: Callable[[], bool] | None = (
+    torch.cuda.is_current_stream_capturing if torch.backends.cuda.is_built() else None
 )
 
 
 def unreal() -> bool:
     """Whether torch compiles, traces or captures now: what runs is a program in the making, no training."""
-    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or _capturing()
+    return (
+        torch.compiler.is_dynamo_compiling()
+        or torch.compiler._is_compiling_flag
+        or torch._C._get_tracing_state() is not None
+        or (_capturing is not None and _capturing())
+    )
 
 
 class Hook:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from accumaudit.hooks.digest import digest
+from accumaudit.hooks.digest import input_digest
 from accumaudit.hooks.window import Forward
 
 _MASKS = ("attention_mask", "padding_mask", "mask")
@@ -42,8 +42,13 @@ def describe(
         named = {name: value for name, value in _tensors(names, args, kwargs) if name not in _LABELS}
         mask = named.get("attention_mask")  # others mean now what is attended, now what is not
         inputs = [tensor for name, tensor in named.items() if name not in _MASKS]
-    ids = next((tensor for tensor in inputs if tensor.dim() > 1 and tensor.dtype in _INTEGERS), None)
-    first = ids if ids is not None else next((tensor for tensor in inputs if tensor.dim() > 0), None)
+    first = ids = None
+    for tensor in inputs:
+        if first is None and tensor.dim():
+            first = tensor
+        if tensor.dim() > 1 and tensor.dtype in _INTEGERS:
+            first = ids = tensor
+            break
     if first is None:
         return
     forward.samples = first.size(0)
@@ -52,7 +57,7 @@ def describe(
         if mask is not None and mask.numel() == ids.numel():
             forward.attended_positions = torch.count_nonzero(mask.detach())
     if first.layout is torch.strided and not first.is_nested and first.numel():
-        forward.digest = digest(first)
+        forward.digest = input_digest(first)
 
 
 def differentiable(output: Any, depth: int = 3) -> Iterator[Tensor]:

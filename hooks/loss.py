@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Final
+from types import CodeType
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,12 +23,28 @@ COUNTED_LATER: Final = 2048
 """Labels on the CPU up to which the writer counts the valid ones."""
 
 
+class Site(NamedTuple):
+    """Where a loss was called: code, and the instruction in it. The line is looked up when it is named."""
+
+    code: CodeType | None
+    instruction: int
+
+    @property
+    def name(self) -> str:
+        """The file's name and the line."""
+        if self.code is None:
+            return "model"
+        lines = self.code.co_lines()
+        line = next((line for start, end, line in lines if start <= self.instruction < end), None)
+        return f"{self.code.co_filename.rpartition('/')[2]}:{line or self.code.co_firstlineno}"
+
+
 @dataclass(slots=True, eq=False)
 class LossCall:
     """One call of a loss function; `arrive` fills in what its gradient tells."""
 
-    site: tuple[str, int, int]
-    """File, line and instruction of the caller: calls of one site in a micro-step are chunks of one term."""
+    site: Site
+    """The caller: calls of one site in a micro-step are chunks of one term."""
     reduction: str
     value: Tensor
     """What the call returned, before anything could change it in place."""
@@ -114,13 +131,11 @@ class LossCall:
         self.numbers["low"] = torch.where(counted, weights, torch.inf).min()
         self.numbers["high"] = torch.where(counted, weights, -torch.inf).max()
 
-    def tensors(self) -> list[Tensor]:
-        """What the writer needs from the device."""
-        found = list(self.numbers.values())
+    def tensors(self) -> list[object]:
+        """Everything that may be a tensor and that the writer needs."""
+        found: list[object] = [*self.numbers.values(), self.valid_tokens, self.uncounted]
         if self.reduction != "none":
             found.append(self.value)
-        if isinstance(self.valid_tokens, Tensor):
-            found.append(self.valid_tokens)
         return found
 
     def tokens(self, values: Shipment) -> float:
@@ -220,11 +235,11 @@ def remember(
     return call
 
 
-def call_site() -> tuple[str, int, int]:
+def call_site() -> Site:
     """The first caller outside torch and the hooks."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
         ("torch.", "accumaudit.hooks")
     ):
         frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno, frame.f_lasti
+    return Site(frame.f_code, frame.f_lasti)

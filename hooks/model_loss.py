@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from accumaudit.hooks.inputs import differentiable
-from accumaudit.hooks.loss import LossCall
+from accumaudit.hooks.loss import LossCall, Site
 from accumaudit.hooks.modules import inner_module
 
 
@@ -18,6 +18,7 @@ class LossSource:
 
     def __init__(self, model: nn.Module, labels: str | None, ignore_index: int, reduction: str) -> None:
         self._labels = labels
+        self.is_declared = labels is not None
         self._ignore_index = ignore_index
         self._reduction = reduction
         self._signature = inspect.signature(inner_module(model).forward) if labels is not None else None
@@ -35,7 +36,7 @@ class LossSource:
         if loss is None or loss.grad_fn is None or loss.numel() != 1 or not isinstance(target, Tensor):
             return None
         return loss, LossCall(
-            site=("model", 0, 0),
+            site=Site(None, 0),
             reduction=self._reduction,
             value=loss.detach().clone(),
             source="model_loss",

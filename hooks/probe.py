@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final, NamedTuple
 
 import torch
@@ -27,6 +28,15 @@ class Change:
 
     before: Tensor | None
     after: Tensor
+
+
+class Cleared(Enum):
+    """The gradient is gone."""
+
+    CLEARED = auto()
+
+
+CLEARED: Final = Cleared.CLEARED
 
 
 class Candidate(NamedTuple):
@@ -71,22 +81,13 @@ class Probe:
         gradient = self.parameter.grad
         return None if gradient is None else (weakref.ref(gradient), gradient._version)
 
-    def _is_known(self, gradient: Tensor) -> bool:
-        return (
-            self._known is not None and self._known[0]() is gradient and self._known[1] == gradient._version
-        )
-
-    def cleared(self) -> bool:
-        """Whether the gradient has gone since the last look."""
-        if self._known is not None and self.parameter.grad is None:
-            self._known = self.slice = None
-            return True
-        return False
-
-    def changed(self) -> Change | None:
+    def look(self) -> Change | Cleared | None:
         """What happened to the gradient since the last look, if anything did."""
-        gradient = self.parameter.grad
-        if gradient is None or self._is_known(gradient):
+        gradient, known = self.parameter.grad, self._known
+        if gradient is None:
+            self._known = self.slice = None
+            return None if known is None else CLEARED
+        if known is not None and known[0]() is gradient and known[1] == gradient._version:
             return None
         before = self.slice
         self.refresh()
@@ -94,8 +95,10 @@ class Probe:
 
     def follow(self, fired: Sequence[Tensor]) -> None:
         """Keep to the parameter if it got a gradient in the last backward, else take the best that did."""
-        if any(parameter is self.parameter for parameter in fired):
-            return
+        polled = self.parameter
+        for parameter in fired:
+            if parameter is polled:
+                return
         got = {id(parameter) for parameter in fired}
         found = next((entry for entry in reversed(self.candidates) if id(entry.parameter) in got), None)
         if found is not None:

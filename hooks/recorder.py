@@ -65,6 +65,9 @@ class Recorder:
         self.writer: LedgerWriter | None = None
         self.epoch: int | None = None
         self.faults = 0
+        self.thread = threading.get_ident()
+        """The one that trains: another of the program's may run backwards that are none of this run's."""
+        self._told_replaced = False
         self.tracks = [
             Track(self, index, model, optimizer, scheduler)
             for index, (optimizer, scheduler) in enumerate(zip(optimizers, schedulers, strict=True))
@@ -75,6 +78,8 @@ class Recorder:
         self._argument_names = argument_names(inner_module(model))
         self._running = Running()
         self._forwards = itertools.count()
+        self._looked = False
+        """Parameters have been looked at since the last backward."""
         self._steps_seen = 0
         self._steps_before = 0
         """Steps of all optimizers that torch knows, now and when a scaler was asked for one."""
@@ -180,8 +185,11 @@ class Recorder:
 
     def backward_begins(self) -> None:
         """A backward begins."""
-        self.unseen_backward_begins()
-        self.window_begins()
+        for track in self.tracks:
+            track.backward_begins()
+        if not self._looked:
+            self.window_begins()
+        self._looked = False
 
     def unseen_backward_begins(self) -> None:
         """A backward has begun, and has been seen by what it goes through."""
@@ -197,15 +205,20 @@ class Recorder:
     def _begin(self, letter: str, caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A forward begins; it may be one of training if it lies in no other and is no recomputation."""
         outermost = self._running.begin(caller)
-        if not outermost or not torch.is_grad_enabled() or session.in_backward:
+        if not outermost or not torch.is_grad_enabled():
             return
-        self.poll()
+        self.thread = threading.get_ident()
+        if session.backward is not None and session.in_backward:
+            return
+        for track in self.tracks:
+            track.poll()
         self.window_begins()
-        forward = Forward(letter, number=next(self._forwards))
-        self.guard(describe, forward, self._argument_names, args, kwargs)
+        self._looked = True
+        forward = Forward(letter, number=next(self._forwards), recorder=id(self))
+        self._running.note(forward)
         for track in self.tracks:
             track.note(letter, forward)
-        self._running.note(forward)
+        describe(forward, self._argument_names, args, kwargs)
 
     def _forward_ended(
         self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -213,18 +226,29 @@ class Recorder:
         forward = self._running.end()
         if forward is None:
             return
-        nodes = {lasting(tensor).grad_fn for tensor in differentiable(output)}
+        found = (output,) if type(output) is Tensor else tuple(differentiable(output))
+        nodes = {node for tensor in found if (node := lasting(tensor).grad_fn) is not None}
         use = _Use(forward)
         for node in nodes:
-            if node is not None:
-                node.register_prehook(use)
-        own = self._loss_source.call(output, args, kwargs) if nodes else None
+            node.register_prehook(use)
+        if not nodes or not self._loss_source.is_declared:
+            return
+        own = self._loss_source.call(output, args, kwargs)
         if own is not None:
             session.watch_loss(own[0], lambda _tensor: own[1])
 
     def _other_stepped(self, optimizer: Optimizer, *_: Any) -> None:
         self._steps_seen += 1
         self._note_other(optimizer)
+
+        if not self._told_replaced and all(track.optimizer is not optimizer for track in self.tracks):
+            trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            if any(track.trains_any(trained) for track in self.tracks):
+                self._told_replaced = True
+                self.not_recorded(
+                    f"a {type(optimizer).__name__} that is not attached steps parameters of one that is: "
+                    "its updates are not recorded"
+                )
 
     def _note_other(self, optimizer: Optimizer) -> None:
         for track in self.tracks:
@@ -444,12 +468,14 @@ class Recorder:
             done.set()
 
         if self.writer is not None:
-            self.writer.submit(count)
+            self.writer.submit(count, urgent=True)
             done.wait(STATE_TIMEOUT)
         return found[0]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the counts."""
+        """Continue the counts; the state of an audit that recorded nothing tells none."""
+        if not state.get("optimizers"):
+            return
         self.epoch = state["epoch"]
         for track, counts in zip(self.tracks, state["optimizers"], strict=True):
             track.continue_from(counts["updates"], counts["micro_steps"])
@@ -476,7 +502,9 @@ class _Use:
 
     def __call__(self, _gradients: object) -> None:
         try:
-            backward = session.current_backward()
+            if session.is_foreign:
+                return
+            backward = session.backward or session.current_backward()
             if self._forward.used_by is not backward:
                 self._forward.used_by = backward
                 backward.forwards.append(self._forward)

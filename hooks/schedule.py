@@ -36,17 +36,21 @@ class ScheduleWatch:
         Every scheduler of torch makes a new list of rates in `step`, even those that keep no
         `last_epoch`; schedulers of users may keep nothing else than `last_epoch`.
         """
-        steps = 0 if self.scheduler is None else self._steps()
-        rate = self._first_rate()
-        if rate is self._rate or rate == self._rate:
+        steps = 0
+        if (scheduler := self.scheduler) is not None:
+            epoch, rates = getattr(scheduler, "last_epoch", None), getattr(scheduler, "_last_lr", None)
+            if rates is not self._rates or epoch != self._epoch:
+                steps = self._steps(epoch, rates)
+        groups = self._optimizer.param_groups
+        rate = groups[0]["lr"] if groups else None
+        if rate is self._rate:
             return steps, False
-        self._rate = rate
-        return steps, not (steps and self._is_scheduled(rate))
+        if isinstance(rate, Tensor):
+            rate = id(rate), rate._version
+        changed, self._rate = rate != self._rate, rate
+        return steps, changed and not (steps and self._is_scheduled(rate))
 
-    def _steps(self) -> int:
-        epoch, rates = getattr(self.scheduler, "last_epoch", None), getattr(self.scheduler, "_last_lr", None)
-        if rates is self._rates and epoch == self._epoch:
-            return 0
+    def _steps(self, epoch: Any, rates: Any) -> int:
         moved = epoch - self._epoch if isinstance(epoch, int) and isinstance(self._epoch, int) else 0
         self._epoch, self._rates = epoch, rates
         return max(1, moved)

@@ -53,6 +53,18 @@ class Session:
         for recorder in list(self.recorders):
             recorder.guard(action, recorder)
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this is a thread of the program's in which nothing attached is trained.
+
+        Autograd's own threads are none of the program's: they work for whoever called backward.
+        """
+        here = threading.get_ident()
+        for recorder in self.recorders:
+            if recorder.thread == here:
+                return False
+        return here in threading._active  # type: ignore[attr-defined]  # current_thread() would enter it there
+
     # backward
 
     def backward_begins(self, roots: Any, gradients: Any) -> None:
@@ -102,7 +114,8 @@ class Session:
                 track.fired.clear()
 
     def _open_backward(self, roots: Any, gradients: Any) -> None:
-        self.each(lambda recorder: recorder.backward_begins())
+        for recorder in self.recorders:
+            recorder.guard(recorder.backward_begins)
         self.backward = Backward()
         try:
             self.backward.root = _root_value(roots, gradients)
@@ -112,7 +125,8 @@ class Session:
     def _close_backward(self) -> None:
         backward, self.backward = self.backward, None
         if backward is not None:
-            self.each(lambda recorder: recorder.backward_ended(backward))
+            for recorder in self.recorders:
+                recorder.guard(recorder.backward_ended, backward)
             backward.release()
 
     def current_backward(self) -> Backward:
@@ -169,9 +183,10 @@ class Session:
 
     def loss_arrived(self, call: LossCall, gradient: Tensor | None) -> None:
         """The gradient at a loss call's output; whether it counts is seen when the backward has ended."""
-        if gradient is None or not self.recorders:
+        if gradient is None or self.is_foreign:
             return
-        self.current_backward().calls.append(call.arrived(gradient))
+        backward = self.backward or self.current_backward()
+        backward.calls.append(call.arrived(gradient))
 
 
 class _ScaledHere:
@@ -183,7 +198,8 @@ class _ScaledHere:
 
     def __call__(self, _gradients: object) -> None:
         try:
-            self._session.current_backward().scaled(self._scale)
+            if not self._session.is_foreign:
+                self._session.current_backward().scaled(self._scale)
         except Exception as error:
             self._session.fault(error)
 

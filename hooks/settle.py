@@ -17,7 +17,7 @@ from accumaudit.hooks.attempts import (
 from accumaudit.hooks.digest import hexadecimal
 from accumaudit.hooks.shipment import Shipment
 from accumaudit.hooks.weights import main_tokens, weight_fields
-from accumaudit.hooks.window import Attempt, Forward, MicroStep, Window
+from accumaudit.hooks.window import Attempt, Event, Forward, MicroStep, Window
 from accumaudit.hooks.word import Reading, read_events
 from accumaudit.ledger.sums import without_lists
 
@@ -67,11 +67,8 @@ class Settler:
         values.unload()
         if window is None:
             return {"leftover_microbatches": 0, "leftover_valid_tokens": 0.0}
-        reading = read_events(window.events, values)
-        return {
-            "leftover_microbatches": len(reading.kept),
-            "leftover_valid_tokens": main_tokens(reading.kept, values),
-        }
+        kept = read_events(_after_other_steps(window.events), values).kept
+        return {"leftover_microbatches": len(kept), "leftover_valid_tokens": main_tokens(kept, values)}
 
     def late_skips(self, optimizer: int, window: Window, values: Shipment) -> int:
         """Attempts that the training thread took for applied and were none, the open window's among them."""
@@ -102,7 +99,7 @@ class Settler:
         reading = read_events(window.events, values)
         record |= {
             "microbatches": len(reading.kept),
-            "discarded_microbatches": reading.discarded,
+            "discarded_microbatches": reading.discarded + window.discarded,
             "accumulation_steps": window.accumulation_steps,
             "events": reading.word,
         }
@@ -156,6 +153,12 @@ class Settler:
         }
 
 
+def _after_other_steps(events: Sequence[Event]) -> Sequence[Event]:
+    """Gradients that another optimizer's step has used were not left over, though they came here too."""
+    last = max((place for place, event in enumerate(events) if event.letter == "o"), default=-1)
+    return events[last + 1 :]
+
+
 # data
 
 
@@ -190,7 +193,8 @@ def _masked_positions(step: MicroStep, values: Shipment) -> int | None:
 def _digest(forwards: Sequence[Forward], values: Shipment) -> str | None:
     total = 0
     for forward in forwards:
-        if forward.digest is None:
+        digest = values.number(forward.digest)
+        if digest is None:
             return None
-        total = total * 31 + int(values.vector(forward.digest)[0])
+        total = total * 31 + int(digest)
     return hexadecimal(total) if forwards else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -20,10 +20,12 @@ class Shipment:
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self._packs: list[tuple[torch.cuda.Event, Tensor, list[Tensor]]] = []
         self._values: dict[int, list[float]] = {}
+        self._tensors = tensors
         if not torch.cuda.is_initialized():
             return  # nothing lies there
+        self._tensors = list(tensors)
         on_cuda: dict[tuple[torch.device, bool], list[Tensor]] = {}
-        for tensor in tensors:
+        for tensor in self._tensors:
             if tensor.is_cuda:
                 on_cuda.setdefault((tensor.device, tensor.is_floating_point()), []).append(tensor)
         for (device, floating), pack in on_cuda.items():
@@ -33,29 +35,33 @@ class Shipment:
         """Wait for the copies. Called by the writer thread before anything is read."""
         for event, host, tensors in self._packs:
             event.synchronize()
-            values = host.tolist()
-            start = 0
-            for tensor in tensors:
-                self._values[id(tensor)] = values[start : start + tensor.numel()]
-                start += tensor.numel()
+            self._keep(tensors, host)
+        self._read([tensor for tensor in self._tensors if tensor.is_cpu])
+
+    def _read(self, tensors: Sequence[Tensor]) -> None:
+        """Read tensors of a kind together: with each call of torch the two threads change places."""
+        kinds: dict[tuple[torch.dtype, bool], list[Tensor]] = {}
+        for tensor in tensors:
+            if (dimensions := tensor.dim()) < 2 and type(tensor) is Tensor:
+                kinds.setdefault((tensor.dtype, dimensions == 0), []).append(tensor)
+        for (_, single), together in kinds.items():
+            self._keep(together, torch.stack(together) if single else torch.cat(together))
+
+    def _keep(self, tensors: Sequence[Tensor], packed: Tensor) -> None:
+        values, start = packed.tolist(), 0
+        for tensor in tensors:
+            end = start + tensor.numel()
+            self._values[id(tensor)] = values[start:end]
+            start = end
 
     def vector(self, tensor: Tensor) -> list[float]:
         """All values of a tensor, flattened."""
-        if self._values:
-            shipped = self._values.get(id(tensor))
-            if shipped is not None:
-                return shipped
-        if tensor.dim() != 1:
-            tensor = tensor.detach().reshape(-1)
-        return cast("list[float]", tensor.tolist())
+        known = self._values.get(id(tensor))
+        return cast("list[float]", tensor.detach().reshape(-1).tolist()) if known is None else known
 
     def number(self, value: Tensor | float | None) -> float | None:
         """The value of a 0-d tensor; a plain number and None as they are."""
-        if not isinstance(value, Tensor):
-            return value
-        if self._values or value.dim():
-            return self.vector(value)[0]
-        return value.item()
+        return self.vector(value)[0] if isinstance(value, Tensor) else value
 
 
 def _pack(

@@ -16,7 +16,7 @@ from accumaudit.hooks.frames import calling_frame, is_running
 from accumaudit.hooks.handles import Hook
 from accumaudit.hooks.modules import data_parallel
 from accumaudit.hooks.norms import total_norm
-from accumaudit.hooks.probe import Change, Probe, probe_candidates
+from accumaudit.hooks.probe import CLEARED, Change, Probe, probe_candidates
 from accumaudit.hooks.schedule import ScheduleWatch
 from accumaudit.hooks.session import session
 from accumaudit.hooks.window import Attempt, Backward, Clip, Event, Forward, MicroStep, Window
@@ -29,6 +29,9 @@ DIGEST_EVERY: Final = 10
 
 EVENTS: Final = 4096
 """Events of an open window from which on those that say nothing are dropped."""
+
+DISCARDED: Final = 1024
+"""Micro-steps whose gradients were thrown away, from which on they are only counted."""
 
 RECENT: Final = 64
 """The last ones, which are kept: their backward may be to come."""
@@ -119,12 +122,13 @@ class Track:
         if rate_changed:
             self.window.events.append(Event("R"))
         collective, self._collective = self._collective, None
-        if self.probe.cleared():
+        change = self.probe.look()
+        if change is CLEARED:
             self._cleared = True
         elif collective == "gradient":  # one that was not waited for may not show in the version
             self.probe.refresh()
             self._note_gradient()
-        elif (change := self.probe.changed()) is not None:
+        elif change is not None:
             if self._cleared:  # set by hand where there was none
                 self.note("Z")
                 self._cleared = False
@@ -170,7 +174,7 @@ class Track:
     def backward_begins(self) -> None:
         """Look, and note whether gradients will be reduced."""
         self.poll()
-        self._reduces = self.reduces()
+        self._reduces = self._wrapper is None or self.reduces()
 
     def backward_ended(self, backward: Backward) -> None:
         """Decide where the transaction began, and count the micro-step."""
@@ -183,7 +187,13 @@ class Track:
         events = self.window.events
         first = self._first_new_forward(backward)
         if self._cleared:
-            events.insert(len(events) if first is None else first, Event("Z"))
+            place = len(events) if first is None else first
+            if len(self.window.micro_steps) >= DISCARDED:
+                self.window.discarded += len(self.window.micro_steps)
+                self.window.micro_steps.clear()
+                del events[:place]
+                place = 0
+            events.insert(place, Event("Z"))
             self._cleared = False
         joins = first is None and self.window.saw_forward and self.window.micro_steps
         micro_step = self.window.micro_steps[-1] if joins else self._begin_micro_step()
@@ -215,10 +225,14 @@ class Track:
         return found
 
     def _fill(self, micro_step: MicroStep, backward: Backward) -> None:
-        known = {id(forward) for forward in micro_step.forwards}
-        used = [forward for forward in backward.forwards if id(forward) not in known]
-        micro_step.forwards.extend(sorted(used, key=lambda forward: forward.number))
-        self.window.saw_forward = self.window.saw_forward or bool(backward.forwards)
+        recorder = id(self._recorder)
+        own = [forward for forward in backward.forwards if forward.recorder == recorder]
+        if own:
+            self.window.saw_forward = True
+        if len(own) > 1 or micro_step.forwards:
+            together = {forward.number: forward for forward in (*micro_step.forwards, *own)}
+            own = [together[number] for number in sorted(together)]
+        micro_step.forwards = own
         if not micro_step.roots:
             micro_step.scale = backward.scale
         elif micro_step.scale is not backward.scale and micro_step.scale != backward.scale:
@@ -230,22 +244,18 @@ class Track:
     def rotate(self, backward: Backward | None = None) -> None:
         """Close the transaction before the earliest forward of the backward, else here."""
         events = self.window.events
-        attempt_place = max(place for place, event in enumerate(events) if event.letter in "OX")
-        used = [
-            place
-            for place, event in enumerate(events)
-            if event.forward is not None and backward is not None and event.forward.used_by is backward
-        ]
-        boundary = min((place for place in used if place > attempt_place), default=len(events))
+        attempt = next(p for p in range(len(events) - 1, -1, -1) if events[p].letter in "OX")
+        used = [] if backward is None else [p for p in range(len(events)) if _is_used(events[p], backward)]
+        boundary = next((place for place in used if place > attempt), len(events))
         # A change of the gradients after the attempt belongs to the window that it opens, and a forward
         # that was run ahead of the attempt to the window that uses it.
-        ahead = {place for place in used if place < attempt_place}
-        ahead |= {p for p in range(attempt_place, boundary) if events[p].letter in "?Z"}
+        ahead = [place for place in used if place < attempt]
+        ahead += [place for place in range(attempt, boundary) if events[place].letter in "?Z"]
         following = Window(
-            events=[events[place] for place in sorted(ahead)] + events[boundary:],
+            events=[events[place] for place in ahead] + events[boundary:],
             accumulation_steps=self._recorder.accumulation_steps,
         )
-        self.window.events = [event for place, event in enumerate(events[:boundary]) if place not in ahead]
+        self.window.events = [events[place] for place in range(boundary) if place not in ahead]
         self.close_window()
         following.schedule = self.window.schedule
         self.window = following
@@ -283,7 +293,7 @@ class Track:
                 kind=kind,
                 limit=limit.detach().clone() if isinstance(limit, Tensor) else float(limit),
                 norm=norm.detach().clone() if isinstance(norm, Tensor) else None,
-                complete=bool(given) and all(id(p) in given or p.grad is None for p in self.parameters),
+                complete=bool(given) and not self._have_gradients(self._ids - given),
                 before=self._before if id(self.probe.parameter) in given else None,
                 after=self.probe.slice if id(self.probe.parameter) in given else None,
                 scale=self._scale_on_gradients(),
@@ -291,6 +301,9 @@ class Track:
         )
         if given and (isinstance(limit, Tensor) or float(limit) != float("inf")):
             self.note("C")
+
+    def _have_gradients(self, ids: set[int]) -> bool:
+        return bool(ids) and any(id(p) in ids and p.grad is not None for p in self.parameters)
 
     # scaling
 
@@ -386,7 +399,7 @@ class Track:
         session.stepped_inside(self)
         self._begin_attempt()
         self._forget_failed_attempt()
-        closure = any(callable(argument) for argument in (*arguments[1:2], keywords.get("closure")))
+        closure = callable(keywords.get("closure")) or (len(arguments) > 1 and callable(arguments[1]))
         if self._cleared and not closure:
             self.note("Z")
         if self.attempts == 0 and not self._continued:
@@ -462,6 +475,10 @@ class Track:
         return self.window if self.window.attempt is None and self.window.micro_steps else None
 
 
+def _is_used(event: Event, backward: Backward) -> bool:
+    return event.forward is not None and event.forward.used_by is backward
+
+
 def optimizer_parameters(optimizer: Optimizer) -> list[Tensor]:
     """The trainable parameters of an optimizer."""
     return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
@@ -470,7 +487,7 @@ def optimizer_parameters(optimizer: Optimizer) -> list[Tensor]:
 def state_step(optimizer: Optimizer, parameters: list[Tensor], keep: bool = False) -> Any:
     """The optimizer's own count of steps; a device tensor is kept as it is with `keep`, else unknown."""
     for parameter in parameters:
-        step = optimizer.state[parameter].get("step") if parameter in optimizer.state else None
+        step = optimizer.state.get(parameter, {}).get("step")
         if isinstance(step, Tensor):
             return step.detach().clone() if keep else int(step) if step.device.type == "cpu" else None
         if step is not None:
@@ -492,8 +509,8 @@ def _own(value: Any) -> Tensor | None:
 
 
 def _total_norm(optimizer: Optimizer) -> Tensor | None:
-    gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
-    return total_norm([gradient for gradient in gradients if gradient is not None])
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return total_norm([gradient for p in parameters if (gradient := p.grad) is not None])
 
 
 def _note_scored(micro_step: MicroStep) -> None:
@@ -501,8 +518,10 @@ def _note_scored(micro_step: MicroStep) -> None:
     micro_step.scored_rows = micro_step.scored = None
     if len(micro_step.calls) != 1:
         return
-    (call,) = micro_step.calls
-    samples = sum(forward.samples or 0 for forward in micro_step.forwards)
+    call = micro_step.calls[0]
+    samples = 0
+    for forward in micro_step.forwards:
+        samples += forward.samples or 0
     if call.valid is None or not samples or call.valid.numel() % samples:
         return
     micro_step.row_length = call.valid.numel() // samples

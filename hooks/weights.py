@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accumaudit.hooks.loss import LossCall, TermSums, settle_call
+from accumaudit.hooks.loss import LossCall, Site, TermSums, settle_call
 from accumaudit.hooks.shipment import Shipment
 from accumaudit.hooks.window import MicroStep
 from accumaudit.hooks.word import Reading
@@ -23,10 +23,10 @@ def terms_of(
     """The sums of each term, without its coefficient and without the loss scale where that was undone."""
     scale = 1.0 if unscaled is False else values.number(micro_step.scale)
     terms: dict[str, TermSums] = {}
-    main: tuple[str, int, int] | None = None
+    main: Site | None = None
     for call in best_source(micro_step.calls) if scale else ():
         main = main or call.site
-        name = "main" if call.site == main else f"{call.site[0].rpartition('/')[2]}:{call.site[1]}"
+        name = "main" if call.site == main else call.site.name
         sums = settle_call(call, scale or 1.0, values)
         if name in terms:
             terms[name].add(sums)

@@ -20,11 +20,13 @@ class Forward:
     samples: int | None = None
     input_positions: int | None = None
     attended_positions: Tensor | int | None = None
-    digest: Tensor | None = None
+    digest: Tensor | int | None = None
     used_by: Backward | None = None
     """The last backward that went through it; None: an evaluation, or an exception."""
     number: int = 0
     """Its place among the forwards of this recorder."""
+    recorder: int = 0
+    """Id of the recorder that heard it: a backward goes through those of others too."""
 
 
 @dataclass(slots=True, eq=False)
@@ -115,6 +117,22 @@ class Attempt:
     digest: Tensor | None = None
     digest_before: Tensor | None = None
 
+    def tensors(self) -> tuple[object, ...]:
+        """Everything that may be one."""
+        return (
+            self.norm,
+            self.gradient,
+            self.parameter_before,
+            self.parameter_after,
+            self.state_step,
+            self.state_step_before,
+            self.grad_scale,
+            self.found_inf,
+            self.digest,
+            self.digest_before,
+            *self.learning_rates,
+        )
+
 
 @dataclass(slots=True, eq=False)
 class Event:
@@ -162,6 +180,8 @@ class Window:
     scaling: Scaling = field(default_factory=Scaling)
     ema: tuple[Tensor | int | None, float | None] | None = None
     """Updates of the average so far, and its decay."""
+    discarded: int = 0
+    """Micro-steps that are only counted: their gradients were thrown away long ago."""
     saw_forward: bool = False
     """A backward of this window went through a forward that was seen."""
     accumulation_steps: int | None = None
@@ -171,42 +191,22 @@ class Window:
     """The scheduler's step and rate when the transaction ended."""
 
     def tensors(self) -> Iterator[Tensor]:
-        """Everything that lies on the device."""
+        """Everything that is read by the writer; nothing is done before the first is asked for."""
+        found: list[object] = [self.gradient, *self.reported.values(), self.schedule[1], *(self.ema or ())]
         for micro_step in self.micro_steps:
-            yield from _micro_step_tensors(micro_step)
+            found += (*micro_step.roots, micro_step.scale, micro_step.scored_rows)
+            for call in micro_step.calls:
+                found += call.tensors()
+            for forward in micro_step.forwards:
+                found += (forward.attended_positions, forward.digest)
         for event in self.events:
             if event.change is not None:
-                yield from _present(event.change.before, event.change.after)
-            yield from _present(event.scale)
+                found += (event.change.before, event.change.after)
+            found.append(event.scale)
         for clip in self.clips:
-            yield from _present(clip.limit, clip.norm, clip.before, clip.after, clip.scale)
-        yield from _present(self.gradient, *self.reported.values(), self.schedule[1], *(self.ema or ()))
-        yield from _present(
-            self.scaling.scale, self.scaling.scale_after, self.scaling.before, self.scaling.after
-        )
-        if (attempt := self.attempt) is not None:
-            yield from _present(
-                attempt.norm,
-                attempt.gradient,
-                attempt.parameter_before,
-                attempt.parameter_after,
-                attempt.state_step,
-                attempt.state_step_before,
-                attempt.grad_scale,
-                attempt.found_inf,
-                attempt.digest,
-                attempt.digest_before,
-                *attempt.learning_rates,
-            )
-
-
-def _micro_step_tensors(micro_step: MicroStep) -> Iterator[Tensor]:
-    for call in micro_step.calls:
-        yield from call.tensors()
-    for forward in micro_step.forwards:
-        yield from _present(forward.attended_positions, forward.digest)
-    yield from _present(*micro_step.roots, micro_step.scale, micro_step.scored_rows)
-
-
-def _present(*values: Tensor | float | None) -> Iterator[Tensor]:
-    return (value for value in values if isinstance(value, Tensor))
+            found += (clip.limit, clip.norm, clip.before, clip.after, clip.scale)
+        scaling = self.scaling
+        found += (scaling.scale, scaling.scale_after, scaling.before, scaling.after)
+        if self.attempt is not None:
+            found += self.attempt.tensors()
+        yield from {id(value): value for value in found if isinstance(value, Tensor)}.values()

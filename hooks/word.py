@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import mul, sub
 from typing import Final
 
 from torch import Tensor
@@ -116,14 +117,16 @@ def settle_change(change: Change, values: Shipment) -> tuple[str, float | None]:
 
 def ratio(before: Sequence[float], after: Sequence[float]) -> float | None:
     """The single factor from one slice to another, exactly 1.0 where nothing changed; None without one."""
-    if list(before) == list(after):
+    if before == after:
         return 1.0
-    weight = math.fsum(x * x for x in before if math.isfinite(x))
-    if weight == 0 or not all(map(math.isfinite, (*before, *after))):
+    if not all(map(math.isfinite, before)) or not all(map(math.isfinite, after)):
         return None
-    factor = math.fsum(x * y for x, y in zip(before, after, strict=True)) / weight
-    largest = max(abs(x) for x in before) * abs(factor)
-    off = max(abs(y - factor * x) for x, y in zip(before, after, strict=True))
+    weight = math.fsum(map(mul, before, before))
+    if weight == 0:
+        return None
+    factor = math.fsum(map(mul, before, after)) / weight
+    largest = max(map(abs, before)) * abs(factor)
+    off = max(map(abs, map(sub, after, [factor * x for x in before])))
     if off > 0.005 * largest or factor == 0:
         return None
     return 1.0 if abs(factor - 1) < 1e-6 else factor
@@ -131,6 +134,8 @@ def ratio(before: Sequence[float], after: Sequence[float]) -> float | None:
 
 def shorten(word: str, backwards: int) -> str:
     """Write a group that repeats out at both ends, with the copies between in braces and their number."""
+    if len(word) < LONG:
+        return word
     return (_REPEATED_GROUP if backwards >= LONG else _REPEATED_LETTER).sub(_braces, word)
 
 

@@ -26,6 +26,8 @@ def wrap_backward(original: Function) -> Function:
     """`torch.autograd.backward`, which `Tensor.backward` calls."""
 
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if session.recorders and session.is_foreign:
+            return original(tensors, grad_tensors, *args, **kwargs)
         if _quiet():
             try:
                 return original(tensors, grad_tensors, *args, **kwargs)

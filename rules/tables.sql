@@ -1,7 +1,8 @@
 /*
-The tables that the rules speak of. Built once, as plain SQL, after the reader has made `run_records`,
-`update_records` and `mark_records`: the readable lines with the fields of their kind, typed and cleaned by
-the schema. `segments` says which launches and ranks there are, `sources` where the runs lie.
+The tables that the rules speak of. Built once, as plain SQL, after the reader has made `run_records` and
+`mark_records`: the readable lines with the fields of their kind, typed and cleaned by the schema. The updates
+are many and their lists long: they stay where they were read, in `stored.records`, and views show them.
+`stored.homes` says whose each stretch of a file is, `stored.sources` where the runs lie.
 
 Three values everywhere: what was not observed is NULL, and what follows from it is NULL too.
 A DOUBLE that is not finite is NULL, and its BOOLEAN `<field>_nonfinite` is true; in a DOUBLE[] the
@@ -12,11 +13,13 @@ entry is NULL. An integer beyond 53 bits is NULL. All tables of records have the
   place            the order in which the records were read
 */
 
--- The sum of a list, and of a column over the ranks with different tokens: NULL where an entry is unknown,
--- and where there is none (what an update without any micro-step used was not seen).
-CREATE TEMP MACRO list_total(l) AS CASE WHEN list_count(l) = len(l) THEN list_sum(l)::DOUBLE END;
-CREATE TEMP MACRO rank_total(x, mine) AS
-    CASE WHEN count(x) FILTER (mine) = count(*) FILTER (mine) THEN sum(x) FILTER (mine) END;
+-- There are few words. DuckDB asks most functions once for each that it has stored, but not regexp_matches.
+CREATE MACRO regexp_matches(text, pattern) AS contains(regexp_replace(text, pattern, chr(1)), chr(1)),
+             (text, pattern, options) AS system.main.regexp_matches(text, pattern, options);
+
+-- A sum over the ranks with different tokens: NULL where one is unknown, and where there is none. NaN spreads as
+-- NULL should.
+CREATE TEMP MACRO rank_total(x, mine) AS nullif(sum(if(mine, coalesce(x::DOUBLE, 'NaN'), NULL)), 'NaN');
 -- How many times a ratio is off 1, up or down; and whether a value is a factor, and nearer to it than to 1.
 CREATE TEMP MACRO off(ratio) AS greatest(ratio, 1 / nullif(ratio, 0));
 CREATE TEMP MACRO fits(t, f, tolerance) AS t > 0 AND f > 0 AND abs(t / f - 1) <= tolerance AND off(t / f) < off(t);
@@ -60,7 +63,7 @@ SELECT lost.run_id, lost.launch, lost.launch_token, lost.rank,
            run_id, launch, launch_token, rank, data_parallel_rank, tensor_rank, context_rank, sequence_rank,
            pipeline_rank, shard_rank, replica_rank, versions, optimizer_state_step_at_attach,
            scheduler_step_at_attach, started_at, file, line, place)
-FROM (SELECT run_id, launch, rank, min(token) AS launch_token FROM segments GROUP BY ALL) lost
+FROM (SELECT run_id, launch, rank, min(token) AS launch_token FROM stored.homes GROUP BY ALL) lost
 LEFT JOIN (FROM run_lines QUALIFY row_number() OVER (PARTITION BY run_id, launch ORDER BY rank) = 1) peer
   ON peer.run_id = lost.run_id AND peer.launch = lost.launch
 WHERE NOT EXISTS (
@@ -68,8 +71,12 @@ WHERE NOT EXISTS (
 
 CREATE TEMP TABLE loss_stages AS
 SELECT l.run_id, l.launch, max(l.pipeline_rank) AS loss_stage
-FROM run_lines l JOIN update_records u USING (run_id, launch, rank)
-WHERE l.pipeline_size > 1 AND list_sum(u.valid_tokens) > 0 GROUP BY ALL;
+FROM (FROM run_lines WHERE pipeline_size > 1) l
+JOIN stored.homes h USING (run_id, launch, rank)
+JOIN stored.records u
+  ON u.file_id = h.file_id AND u.launch = h.token AND u.rank = h.rank AND u.n >= h.first AND u.n < h.last
+WHERE u.record = 'update' AND coalesce(u.window_sums[1].valid_tokens, list_sum(u.valid_tokens)) > 0
+GROUP BY ALL;
 
 CREATE TABLE runs AS
 WITH sized AS (
@@ -89,112 +96,91 @@ SELECT sized.* EXCLUDE (same_tokens, sample_parts), src.path, 'ledger' AS format
                         ORDER BY tensor_rank, rank) = 1
                END AS tokens_rank,
        concat_ws('/', coalesce(tensor_rank, 0), coalesce(pipeline_rank, 0), coalesce(shard_rank, 0)) AS parameter_part
-FROM sized LEFT JOIN loss_stages USING (run_id, launch) LEFT JOIN sources src USING (run_id);
+FROM sized LEFT JOIN loss_stages USING (run_id, launch) LEFT JOIN stored.sources src USING (run_id);
 
 -- updates: a row per run_id, launch, optimizer, attempt_id and rank --------------------------------------
--- Every field of the update record, `<field>_nonfinite` for each DOUBLE and DOUBLE[], and
+-- Every field of the update record, `<field>_nonfinite` for each DOUBLE and DOUBLE[] and for window_sums, and
 --   applied                NOT optimizer_step_skipped
 --   word                   events with repeated groups written out; NULL where they cannot be
 --   closure                a closure ran inside the step
 --   lists_agree            all lists have one entry per micro-step; where not, the lists are NULL
 --   undeclared_terms       the loss has further terms that were not declared
 --   window_*               the list's sum over the record's micro-steps; NULL where one is unknown, or there is none
+--   window_loss            mean loss of their valid tokens
 --   weight_min, weight_max smallest and largest A1 / n of the micro-steps that have valid tokens
 --   weights_uniform        all micro-steps are uniform; NULL where one is unknown or its weights change sign
+--   loss_scale_min/max     of the list
 --   wrapper, world_size, gradient_divisor, coordinates, token_ranks, tokens_rank, parameter_part   from runs
+-- Where window_sums stands in place of the lists, all this comes from it, as far as it tells.
 -- A second record of the same rank and attempt stands in `duplicates`; what a later launch did again
 -- stands in `superseded`. Both have the same columns.
 
-CREATE TABLE updates AS
-WITH grouped AS (
-    -- 'fb{fb}61fbFB' is ['fb', 'fb}61fbFB']: what stands before, then a group, its copies, and what follows
-    SELECT *, CASE WHEN contains(events, '{') THEN list_transform(
-        string_split(events, '{'),
-        lambda part, i: CASE
-            WHEN i = 1 THEN {'copied': '', 'copies': 0, 'rest': part}
-            WHEN NOT regexp_matches(part, '^[^0-9}]*\}[0-9]') THEN {'copied': '', 'copies': 0, 'rest': '{'}
-            ELSE {'copied': regexp_extract(part, '^([^}]*)\}', 1),
-                  'copies': coalesce(TRY_CAST(regexp_extract(part, '\}([0-9]+)', 1) AS BIGINT), 4000000),
-                  'rest': regexp_replace(part, '^[^}]*\}[0-9]+', '')} END) END AS groups
-    FROM update_records
-),
-parsed AS (
-    SELECT * EXCLUDE (groups),
-           CASE WHEN groups IS NULL THEN events
-                WHEN list_sum(list_transform(groups, lambda g: least(g.copies, 4000000) * length(g.copied))) < 4000000
-                THEN array_to_string(list_transform(groups, lambda g: repeat(g.copied, g.copies) || g.rest), '')
-           END AS expanded,
-           CASE WHEN len(loss_weight) = len(valid_tokens)
-                THEN list_transform(list_zip(loss_weight, valid_tokens), lambda x: x[1] / nullif(x[2], 0))
-           END AS token_weights
-    FROM grouped
-)
-SELECT u.* EXCLUDE (token_weights, expanded),
-       NOT u.optimizer_step_skipped AS applied,
-       coalesce(len(list_filter(u.loss_terms, lambda t: t.declared IS NOT TRUE)) > 0, false) AS undeclared_terms,
-       CASE WHEN NOT regexp_matches(u.expanded, '[{}0-9]') THEN u.expanded END AS word,
-       contains(u.events, '(') AS closure,
-       list_total(u.valid_tokens) AS window_valid_tokens, list_total(u.loss_weight) AS window_loss_weight,
-       list_total(u.loss_weight_sq) AS window_loss_weight_sq, list_total(u.samples) AS window_samples,
-       list_total(u.input_positions) AS window_input_positions,
-       list_total(u.attended_positions) AS window_attended_positions,
-       list_total(u.masked_positions) AS window_masked_positions,
-       list_min(u.token_weights) AS weight_min, list_max(u.token_weights) AS weight_max,
-       CASE WHEN len(list_filter(list_zip(u.weight_uniform, u.valid_tokens),
-                                 lambda x: x[1] IS NULL AND x[2] IS DISTINCT FROM 0)) = 0
-            THEN coalesce(list_bool_and(u.weight_uniform), true) END AS weights_uniform,
-       r.wrapper, r.world_size, r.gradient_divisor, r.runtime, r.loss_unit, r.data_parallel_rank,
+CREATE TABLE stored.places AS
+SELECT h.*, r.wrapper, r.world_size, r.gradient_divisor, r.runtime, r.loss_unit, r.data_parallel_rank,
        r.data_parallel_size, r.tensor_rank, r.tensor_size, r.context_rank, r.context_size, r.sequence_rank,
        r.sequence_size, r.pipeline_rank, r.pipeline_size, r.shard_rank, r.shard_size, r.replica_rank,
        r.replica_size, r.token_ranks, r.tokens_rank, r.parameter_part
-FROM parsed u LEFT JOIN runs r USING (run_id, launch, rank);
+FROM stored.homes h LEFT JOIN runs r USING (run_id, launch, rank);
 
-CREATE TABLE duplicates AS
-SELECT u.* FROM updates u
-SEMI JOIN (SELECT run_id, launch, optimizer, attempt_id, rank FROM updates GROUP BY ALL HAVING count(*) > 1) again
+CREATE VIEW stored.updates AS
+SELECT p.run_id, p.launch, u.launch AS launch_token,
+       u.* EXCLUDE (record, launch, rest, file_id, n) REPLACE (window_sums[1] AS window_sums),
+       p.file, u.n - p.first_line + 1 AS line, u.n AS place,
+       NOT optimizer_step_skipped AS applied,
+       coalesce(len(list_filter(loss_terms, lambda t: t.declared IS NOT TRUE)) > 0, false) AS undeclared_terms,
+       contains(events, '(') AS closure,
+       p.* EXCLUDE (file_id, token, rank, first, last, run_id, launch, file, first_line)
+FROM (FROM stored.records WHERE record = 'update') u
+JOIN stored.places p
+  ON u.file_id = p.file_id AND u.launch = p.token AND u.rank = p.rank AND u.n >= p.first AND u.n < p.last;
+
+CREATE TABLE stored.copies AS
+SELECT place FROM stored.updates
+SEMI JOIN (SELECT run_id, launch, optimizer, attempt_id, rank FROM stored.updates GROUP BY ALL HAVING count(*) > 1) again
     USING (run_id, launch, optimizer, attempt_id, rank)
 QUALIFY row_number() OVER (PARTITION BY run_id, launch, optimizer, attempt_id, rank ORDER BY place) > 1;
 
-DELETE FROM updates WHERE place IN (SELECT place FROM duplicates);
-
 -- A launch continues after the updates that were done before its first. Where neither its ids nor a
 -- declaration tell how many those were, nothing is superseded.
-CREATE TABLE superseded AS
+CREATE TABLE stored.redone AS
 WITH starts AS (
     SELECT u.run_id, u.launch, u.optimizer,
            greatest(
                min(u.optimizer_update_id - (u.applied IS NOT FALSE)::BIGINT),
                coalesce(max(r.resumed_from_update), 0)) AS done_before
-    FROM updates u JOIN runs r USING (run_id, launch, rank)
+    FROM stored.updates u JOIN runs r USING (run_id, launch, rank)
     WHERE u.launch > 1 GROUP BY ALL
 )
-SELECT u.* FROM updates u
-SEMI JOIN (FROM starts WHERE done_before > 0) s
+SELECT DISTINCT u.place FROM stored.updates u
+JOIN (FROM starts WHERE done_before > 0) s
   ON s.run_id = u.run_id AND s.optimizer = u.optimizer AND s.launch > u.launch
- AND u.optimizer_update_id > s.done_before;
+ AND u.optimizer_update_id > s.done_before
+ANTI JOIN stored.copies c ON c.place = u.place;
 
-DELETE FROM updates WHERE place IN (SELECT place FROM superseded);
+CREATE VIEW updates AS
+FROM stored.updates ANTI JOIN (FROM stored.copies UNION ALL FROM stored.redone) USING (place);
+CREATE VIEW duplicates AS FROM stored.updates SEMI JOIN stored.copies USING (place);
+CREATE VIEW superseded AS FROM stored.updates SEMI JOIN stored.redone USING (place);
 
--- microbatches: a row per micro-step that was kept --------------------------------------------------------
+-- microbatches: a row per micro-step that was kept; none where window_sums stands in place of the lists ---
 --   micro_step             its place in the window, from 1
 --   n, loss_weight, loss_weight_sq, weight_uniform   valid tokens, A1, A2, whether all positions weigh the same
 --   w                      A1 / n, the weight of one token; NULL where n is 0
 --   loss, loss_scale, samples, ..._positions, data_digest   its entries of the update's lists
 --   microbatches, applied, closure, tokens_rank, grad_rescale, gradient_divisor   its update's
 
-CREATE TABLE microbatches AS
-SELECT *, loss_weight / nullif(n, 0) AS w
+CREATE VIEW microbatches AS
+SELECT run_id, launch, optimizer, attempt_id, rank, micro_step, microbatches, applied, closure, tokens_rank,
+       grad_rescale, gradient_divisor, valid_tokens[micro_step] AS n, loss_weight[micro_step] AS loss_weight,
+       loss_weight_sq[micro_step] AS loss_weight_sq, weight_uniform[micro_step] AS weight_uniform,
+       loss[micro_step] AS loss, loss_scale[micro_step] AS loss_scale, samples[micro_step] AS samples,
+       input_positions[micro_step] AS input_positions, attended_positions[micro_step] AS attended_positions,
+       masked_positions[micro_step] AS masked_positions, data_digest[micro_step] AS data_digest,
+       loss_weight[micro_step] / nullif(valid_tokens[micro_step], 0) AS w
 FROM (
-    SELECT run_id, launch, optimizer, attempt_id, rank,
-           unnest(range(1, 1 + coalesce(
-               len(valid_tokens), len(loss_weight), len(loss), len(samples), len(input_positions), len(data_digest),
-               least(microbatches, 65536)))) AS micro_step,
-           microbatches, applied, closure, tokens_rank, grad_rescale, gradient_divisor,
-           unnest(valid_tokens) AS n, unnest(loss_weight) AS loss_weight, unnest(loss_weight_sq) AS loss_weight_sq,
-           unnest(weight_uniform) AS weight_uniform, unnest(loss) AS loss, unnest(loss_scale) AS loss_scale,
-           unnest(samples) AS samples, unnest(input_positions) AS input_positions,
-           unnest(attended_positions) AS attended_positions, unnest(masked_positions) AS masked_positions,
-           unnest(data_digest) AS data_digest
+    SELECT *, unnest(range(1, 1 + coalesce(
+                  len(valid_tokens), len(loss_weight), len(loss), len(samples), len(input_positions),
+                  len(data_digest), if(window_sums IS NULL, least(microbatches, 65536), 0)))) AS micro_step
     FROM updates
 );
 
@@ -203,35 +189,40 @@ FROM (
 CREATE TABLE marks AS FROM mark_records;
 
 -- windows: a row per run_id, launch, optimizer and attempt_id, over all ranks ------------------------------
---   optimizer_update_id, epoch, time       the largest
+--   optimizer_update_id, micro_step_id, epoch, time   the largest
 --   applied                true where all ranks applied, false where all skipped, else NULL
---   ranks, applied_ranks, skipped_ranks    how many; ranks_missing: which of the world wrote no record
+--   ranks, applied_ranks, skipped_ranks    how many; ranks_missing: which of those that write wrote no record
 --   token_ranks, complete  R; whether each of these ranks wrote a record
---   wrapper, gradient_divisor, runtime, loss_unit ('token' where unknown), world_size   of the launch
+--   wrapper, gradient_divisor, runtime, loss_unit ('token' where unknown), world_size, recorded_every   of the launch
+--   reduces_together       gradients of the launch and optimizer are reduced: by a wrapper, or by the loop (A)
+--   averages_parameters    parameters are, instead (local SGD): they move between steps, or the optimizer's class
 --   closure                a closure ran inside the step of a rank
 --   microbatches, microbatches_min, discarded_microbatches   the largest and the smallest over ranks
 --   accumulation_steps     declared, else the number that 90 % of the launch's windows have
 --   accumulation_inferred  it is the latter
 --   word                   of the lowest rank that wrote one
 --   valid_tokens, loss_weight, loss_weight_sq   N and the sums of A1 and A2; NULL where a rank is unknown
+--   loss                   mean loss of the valid tokens; NULL where a rank is unknown
 --   total_weight           T; NULL where N is 0 and where weights change sign
 --   distortion_min/max     d of the micro-steps; NULL where weights are not uniform
 --   equivalent_batch       Kish's
 --   tolerance              of T and d, by weight_dtype
 --   samples, ..._positions sums; NULL where a rank is unknown
---   previous_*             of attempt_id - 1; previous_full_applied: it was a whole window and applied
+--   previous_*             of attempt_id - 1, NULL where it has no record; previous_full_applied: it was a
+--                          whole window and applied
 --   full_weight            T of the last whole window before that was applied
---   epoch_changed          against the window before
+--   epoch_changed          against the last recorded window; NULL where those between are not recorded
 --   data_ended             the data ended in this window, in the one before or between
 --   data_watched           the run's records tell of epochs or of the end of the data
 --   weight_cause           right, tail, the name of the factor that fits best, or unexplained
 --   weight_factors, weight_factor   the names of all factors that fit; the value of the best. None where most of
 --                          the launch's wrong windows fit none: some meet one by chance
 --   unscored_positions, unscored_kind   x of N/(N+x) where that fits, and what it counts
---   grad_norm_min/max      of grad_norm_after_clip where it is global
+--   grad_norm_min/max, grad_norm_before_min/max   of grad_norm_after_clip and _before_clip where it is global
 --   param_digests          distinct digests among ranks with the same parameters; NULL where none compare
 --   probe_spread           largest difference of probe_gradient among them, as a share of its largest entry
---   learning_rate_min/max, scheduler_step_min/max, loss_unobserved (max), several_terms (undeclared ones),
+--   learning_rate_min/max, scheduler_step_min/max, grad_scale_min/max (at the step), loss_scale_min/max (at the
+--   backwards), loss_unobserved (max), several_terms (undeclared ones),
 --   reported_global_step, global_valid_tokens_in_update, cumulative_train_tokens, reported_loss (max)
 -- Weights and norms are NULL where every rank skipped.
 
@@ -240,12 +231,29 @@ SELECT run_id, launch, max(world_size) AS world_size, max(token_ranks) AS token_
        min(runtime) AS runtime, coalesce(min(loss_unit), 'token') AS loss_unit,
        CASE WHEN bool_and(gradient_divisor > 0) AND count(gradient_divisor) = count(*) THEN max(gradient_divisor) END
            AS gradient_divisor,
-       max(context_size) AS cp, max(sequence_size) AS sp, max(accumulation_steps) AS declared_at_attach
+       max(context_size) AS cp, max(sequence_size) AS sp, max(accumulation_steps) AS declared_at_attach,
+       max(recorded_every) AS recorded_every, any_value(recorded_ranks) AS recorded_ranks,
+       coalesce(len(any_value(recorded_ranks)), max(world_size)) AS writers
 FROM runs GROUP BY run_id, launch;
+
+CREATE TEMP TABLE habits AS
+SELECT run_id, launch, optimizer, bool_or(wrapper <> 'none' OR contains(word, 'A')) AS reduces_together,
+       coalesce(bool_or(probe_parameter_moved AND world_size IS DISTINCT FROM 1 AND (
+           wrapper = 'none' OR gradient_divisor IS NULL
+           OR NOT if(wrapper = 'ddp', regexp_matches(word, 'F[^bB]*[bB][^FfD]*$'), regexp_matches(word, 'B[^bB]*$')))),
+           false) AS moved
+FROM updates GROUP BY ALL;
+
+CREATE TEMP TABLE averaging AS
+SELECT DISTINCT run_id, launch, attached."index" AS optimizer
+FROM (SELECT DISTINCT run_id, launch, unnest(optimizers) AS attached FROM runs)
+WHERE regexp_matches(attached."class", '(?i)local_?sgd|diloco|(model|parameter|periodic)_?averag')
+UNION SELECT run_id, launch, optimizer FROM habits WHERE moved;
 
 CREATE TEMP TABLE joined AS
 SELECT run_id, launch, optimizer, attempt_id,
-       max(optimizer_update_id) AS optimizer_update_id, max(epoch) AS epoch, max(time) AS time,
+       max(optimizer_update_id) AS optimizer_update_id, max(micro_step_id) AS micro_step_id, max(epoch) AS epoch,
+       max(time) AS time,
        count(*) AS ranks, count(*) FILTER (applied) AS applied_ranks, count(*) FILTER (NOT applied) AS skipped_ranks,
        count(*) FILTER (tokens_rank) AS token_ranks_present,
        bool_or(closure) AS closure, arg_min(word, rank) AS word, bool_or(contains(word, '|')) AS data_ends_inside,
@@ -253,10 +261,11 @@ SELECT run_id, launch, optimizer, attempt_id,
        max(discarded_microbatches) AS discarded_microbatches, max(accumulation_steps) AS declared_steps,
        rank_total(window_valid_tokens, tokens_rank) AS n, rank_total(window_loss_weight, tokens_rank) AS a1,
        rank_total(window_loss_weight_sq, tokens_rank) AS a2,
+       rank_total(if(window_valid_tokens = 0, 0, window_loss * window_valid_tokens), tokens_rank) AS losses,
        rank_total(window_loss_weight * grad_rescale, tokens_rank) AS rescaled_a1,
        min(weight_min * grad_rescale) FILTER (tokens_rank) AS w_min,
        max(weight_max * grad_rescale) FILTER (tokens_rank) AS w_max,
-       rank_total(weights_uniform::BIGINT, tokens_rank) = count(*) FILTER (tokens_rank) AS weight_uniform,
+       rank_total((NOT weights_uniform)::DOUBLE, tokens_rank) = 0 AS weight_uniform,
        any_value(weight_source) AS weight_source, any_value(weight_dtype) AS weight_dtype,
        bool_and(ends_with(weight_dtype, '32') OR ends_with(weight_dtype, '64')) AS exact_weights,
        max(loss_unobserved) AS loss_unobserved, bool_or(undeclared_terms) AS several_terms,
@@ -269,6 +278,10 @@ SELECT run_id, launch, optimizer, attempt_id,
        min(learning_rate) AS learning_rate_min, max(learning_rate) AS learning_rate_max,
        min(grad_norm_after_clip) FILTER (grad_norm_after_scope = 'global') AS norm_min,
        max(grad_norm_after_clip) FILTER (grad_norm_after_scope = 'global') AS norm_max,
+       min(grad_norm_before_clip) FILTER (grad_norm_before_scope = 'global') AS norm_before_min,
+       max(grad_norm_before_clip) FILTER (grad_norm_before_scope = 'global') AS norm_before_max,
+       min(grad_scale) AS grad_scale_min, max(grad_scale) AS grad_scale_max,
+       min(loss_scale_min) AS loss_scale_min, max(loss_scale_max) AS loss_scale_max,
        min(scheduler_step) AS scheduler_step_min, max(scheduler_step) AS scheduler_step_max,
        max(reported_global_step) AS reported_global_step,
        max(global_valid_tokens_in_update) AS global_valid_tokens_in_update,
@@ -276,16 +289,14 @@ SELECT run_id, launch, optimizer, attempt_id,
 FROM updates GROUP BY run_id, launch, optimizer, attempt_id;
 
 CREATE TEMP TABLE missing AS
-SELECT * EXCLUDE (present, world_size), list_filter(range(world_size), lambda x: NOT list_contains(present, x))
-           AS ranks_missing
-FROM (
-    SELECT j.run_id, j.launch, j.optimizer, j.attempt_id, any_value(l.world_size) AS world_size, list(u.rank) AS present
-    FROM joined j
-    JOIN layouts l ON l.run_id = j.run_id AND l.launch = j.launch AND j.ranks < l.world_size AND l.world_size <= 100000
-    JOIN updates u
-      ON u.run_id = j.run_id AND u.launch = j.launch AND u.optimizer = j.optimizer AND u.attempt_id = j.attempt_id
-    GROUP BY ALL
-);
+SELECT run_id, launch, optimizer, attempt_id,
+       list_filter(coalesce(any_value(f.recorded_ranks), range(least(any_value(f.writers), 100000))),
+                   lambda x: NOT list_contains(list(rank), x)) AS ranks_missing
+FROM updates
+JOIN (SELECT run_id, launch, optimizer, attempt_id, recorded_ranks, writers
+      FROM joined JOIN layouts USING (run_id, launch) WHERE ranks < writers AND writers <= 100000) f
+    USING (run_id, launch, optimizer, attempt_id)
+GROUP BY ALL;
 
 CREATE TEMP TABLE inferred AS
 SELECT run_id, launch, optimizer, arg_max(microbatches, windows) AS inferred_steps
@@ -344,46 +355,46 @@ spreads AS (
 SELECT run_id, launch, optimizer, attempt_id, max(spread) AS probe_spread FROM spreads GROUP BY ALL;
 
 CREATE TEMP TABLE weighed AS
-WITH judged AS (
-    SELECT j.*, l.* EXCLUDE (run_id, launch, declared_at_attach),
-           coalesce(j.declared_steps, l.declared_at_attach) AS declared,
-           coalesce(declared, i.inferred_steps) AS accumulation_steps,
-           declared IS NULL AND i.inferred_steps IS NOT NULL AS accumulation_inferred,
-           CASE WHEN applied_ranks = ranks THEN true WHEN skipped_ranks = ranks THEN false END AS applied,
-           applied IS NOT FALSE AS weighs,
-           token_ranks_present = token_ranks AS complete,
-           if(exact_weights, 0.002::DOUBLE, 0.01::DOUBLE) AS tolerance,
-           if(complete, n, NULL) AS valid_tokens,
-           if(complete AND weighs, a1, NULL) AS loss_weight,
-           if(complete AND weighs, a2, NULL) AS loss_weight_sq,
-           if(complete AND weighs AND weight_uniform IS NOT NULL AND n IS DISTINCT FROM 0,
-              rescaled_a1 / gradient_divisor, NULL) AS total_weight,
-           if(weight_uniform AND total_weight IS NOT NULL, n / gradient_divisor, NULL) AS tokens_per_weight
-    FROM joined j LEFT JOIN layouts l USING (run_id, launch) LEFT JOIN inferred i USING (run_id, launch, optimizer)
-)
-SELECT *, applied AND microbatches >= accumulation_steps AS full_applied,
-       lag(attempt_id) OVER in_order = attempt_id - 1 AS follows,
+SELECT j.*, l.* EXCLUDE (run_id, launch, declared_at_attach, recorded_ranks),
+       coalesce(j.declared_steps, l.declared_at_attach) AS declared,
+       coalesce(declared, i.inferred_steps) AS accumulation_steps,
+       declared IS NULL AND i.inferred_steps IS NOT NULL AS accumulation_inferred,
+       CASE WHEN applied_ranks = ranks THEN true WHEN skipped_ranks = ranks THEN false END AS applied,
+       applied AND microbatches >= accumulation_steps AS full_applied,
+       applied IS NOT FALSE AS weighs,
+       token_ranks_present = token_ranks AS complete,
+       if(exact_weights, 0.002::DOUBLE, 0.01::DOUBLE) AS tolerance,
+       if(complete, n, NULL) AS valid_tokens,
+       if(complete AND weighs, a1, NULL) AS loss_weight,
+       if(complete AND weighs, a2, NULL) AS loss_weight_sq,
+       if(complete AND weighs AND weight_uniform IS NOT NULL AND n IS DISTINCT FROM 0,
+          rescaled_a1 / gradient_divisor, NULL) AS total_weight,
+       if(weight_uniform AND total_weight IS NOT NULL, n / gradient_divisor, NULL) AS tokens_per_weight,
+       if(complete, rows_seen, NULL)::BIGINT AS samples, if(complete, input_seen, NULL)::BIGINT AS input_positions,
+       if(complete, attended_seen, NULL)::BIGINT AS attended_positions,
+       if(complete, masked_seen, NULL)::BIGINT AS masked_positions
+FROM joined j LEFT JOIN layouts l USING (run_id, launch) LEFT JOIN inferred i USING (run_id, launch, optimizer);
+
+-- What the windows before tell of a window.
+CREATE TEMP TABLE histories AS
+SELECT run_id, launch, optimizer, attempt_id, lag(attempt_id) OVER in_order = attempt_id - 1 AS follows,
        if(follows, lag(total_weight) OVER in_order, NULL) AS previous_total_weight,
        if(follows, lag(microbatches) OVER in_order, NULL) AS previous_microbatches,
        if(follows, lag(accumulation_steps) OVER in_order, NULL) AS previous_accumulation_steps,
        if(follows, lag(full_applied) OVER in_order, NULL) AS previous_full_applied,
-       epoch <> lag(epoch) OVER in_order AS epoch_changed,
-       data_ends_inside IS TRUE OR lag(data_ends_inside) OVER in_order IS TRUE AS data_ends_near,
+       if(follows IS NOT FALSE OR recorded_every IS NULL, epoch <> lag(epoch) OVER in_order, NULL) AS epoch_changed,
+       data_ends_inside IS TRUE OR (lag(data_ends_inside) OVER in_order IS TRUE AND (follows OR recorded_every IS NULL))
+           AS data_ends_near,
        last_value(CASE WHEN full_applied AND total_weight > 0 THEN total_weight END IGNORE NULLS)
-           OVER (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id
-                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS full_weight,
-       (max(total_weight) FILTER (full_applied) OVER whole_launch
-            > min(total_weight) FILTER (full_applied) OVER whole_launch * (1 + 3 * tolerance)) IS TRUE
-           AS full_weights_vary,
-       w_min * tokens_per_weight AS distortion_min, w_max * tokens_per_weight AS distortion_max,
-       loss_weight * loss_weight / nullif(loss_weight_sq, 0) AS equivalent_batch,
-       if(complete, rows_seen, NULL)::BIGINT AS samples, if(complete, input_seen, NULL)::BIGINT AS input_positions,
-       if(complete, attended_seen, NULL)::BIGINT AS attended_positions,
-       if(complete, masked_seen, NULL)::BIGINT AS masked_positions,
-       if(weighs, norm_min, NULL) AS grad_norm_min, if(weighs, norm_max, NULL) AS grad_norm_max
-FROM judged
-WINDOW whole_launch AS (PARTITION BY run_id, launch, optimizer),
-       in_order AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id);
+           OVER (in_order ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS full_weight
+FROM (SELECT run_id, launch, optimizer, attempt_id, total_weight, microbatches, accumulation_steps, full_applied,
+             epoch, data_ends_inside, recorded_every FROM weighed)
+WINDOW in_order AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id);
+
+CREATE TEMP TABLE moving AS
+SELECT run_id, launch, optimizer
+FROM weighed WHERE full_applied GROUP BY ALL
+HAVING max(total_weight) > min(total_weight) * (1 + 3 * max(tolerance));
 
 -- What explains a T that is not 1: a tail divided by the full count, positions without loss in the
 -- denominator, or a structural factor (where G = W = 2 a T of 0.5 fits two).
@@ -394,9 +405,10 @@ WITH wrong AS (
     SELECT run_id, launch, optimizer, attempt_id, total_weight AS t, tolerance, weight_uniform, valid_tokens AS n,
            samples, input_positions, attended_positions, masked_positions, cp, sp,
            accumulation_steps::DOUBLE AS g, microbatches::DOUBLE AS m, gradient_divisor AS w, token_ranks::DOUBLE AS r,
-           discarded_microbatches, full_weights_vary, m < g IS TRUE AS short,
+           discarded_microbatches, moving.run_id IS NOT NULL AS full_weights_vary, m < g IS TRUE AS short,
            total_weight / coalesce(full_weight, 1) AS ratio
-    FROM weighed WHERE abs(total_weight - 1) > tolerance
+    FROM (FROM weighed WHERE abs(total_weight - 1) > tolerance)
+    JOIN histories USING (run_id, launch, optimizer, attempt_id) LEFT JOIN moving USING (run_id, launch, optimizer)
 ),
 alone AS (
     SELECT *,
@@ -470,27 +482,37 @@ FROM nearest;
 
 CREATE TABLE windows AS
 SELECT w.* EXCLUDE (
-           token_ranks_present, data_ends_inside, data_ends_near, declared, declared_steps, n, a1, a2, rescaled_a1,
-           w_min, w_max, exact_weights, tokens_per_weight, rows_seen, input_seen, attended_seen, masked_seen, norm_min,
-           norm_max, weighs, cp, sp, full_applied, full_weights_vary, follows),
-       if(w.ranks >= w.world_size, [], missing.ranks_missing) AS ranks_missing,
-       w.data_ends_near OR ended.attempt_id IS NOT NULL AS data_ended,
+           token_ranks_present, data_ends_inside, declared, declared_steps, n, a1, a2, losses, rescaled_a1, w_min,
+           w_max, exact_weights, tokens_per_weight, rows_seen, input_seen, attended_seen, masked_seen, norm_min,
+           norm_max, norm_before_min, norm_before_max, weighs, cp, sp, writers, full_applied),
+       h.* EXCLUDE (run_id, launch, optimizer, attempt_id, follows, data_ends_near),
+       w_min * tokens_per_weight AS distortion_min, w_max * tokens_per_weight AS distortion_max,
+       loss_weight * loss_weight / nullif(loss_weight_sq, 0) AS equivalent_batch,
+       losses / nullif(valid_tokens, 0) AS loss,
+       if(weighs, norm_min, NULL) AS grad_norm_min, if(weighs, norm_max, NULL) AS grad_norm_max,
+       if(weighs, norm_before_min, NULL) AS grad_norm_before_min,
+       if(weighs, norm_before_max, NULL) AS grad_norm_before_max,
+       if(w.ranks >= w.writers, [], missing.ranks_missing) AS ranks_missing,
+       h.data_ends_near OR ended.attempt_id IS NOT NULL AS data_ended,
        w.run_id IN (SELECT run_id FROM watched) AS data_watched,
        CASE WHEN abs(w.total_weight - 1) <= w.tolerance THEN 'right'
             WHEN w.total_weight IS NOT NULL THEN coalesce(x.cause, 'unexplained') END AS weight_cause,
        if(w.total_weight IS NULL, NULL, coalesce(x.weight_factors, [])) AS weight_factors,
        x.best.value AS weight_factor, x.unscored_positions, x.unscored_kind,
-       digests.param_digests, probes.probe_spread
+       digests.param_digests, probes.probe_spread, habits.reduces_together,
+       averaging.run_id IS NOT NULL AS averages_parameters
 FROM weighed w
+JOIN histories h USING (run_id, launch, optimizer, attempt_id)
 LEFT JOIN explained x USING (run_id, launch, optimizer, attempt_id)
 LEFT JOIN missing USING (run_id, launch, optimizer, attempt_id)
 LEFT JOIN ended USING (run_id, launch, optimizer, attempt_id)
 LEFT JOIN digests USING (run_id, launch, optimizer, attempt_id)
-LEFT JOIN probes USING (run_id, launch, optimizer, attempt_id);
+LEFT JOIN probes USING (run_id, launch, optimizer, attempt_id)
+LEFT JOIN habits USING (run_id, launch, optimizer)
+LEFT JOIN averaging USING (run_id, launch, optimizer);
 
-DROP MACRO list_total; DROP MACRO rank_total; DROP MACRO fits; DROP MACRO off; DROP VIEW run_records;
-DROP VIEW update_records; DROP VIEW mark_records;
+DROP MACRO rank_total; DROP MACRO fits; DROP MACRO off; DROP VIEW run_records; DROP VIEW mark_records;
 DROP TABLE declared; DROP TABLE run_lines; DROP TABLE loss_stages; DROP TABLE layouts; DROP TABLE joined;
 DROP TABLE missing; DROP TABLE inferred; DROP TABLE ended; DROP TABLE watched; DROP TABLE digests;
-DROP TABLE probes; DROP TABLE weighed; DROP TABLE fitted; DROP TABLE usual; DROP TABLE explained;
-DROP TABLE records; DROP TABLE segments; DROP TABLE files; DROP TABLE sources;
+DROP TABLE probes; DROP TABLE weighed; DROP TABLE histories; DROP TABLE moving; DROP TABLE fitted;
+DROP TABLE usual; DROP TABLE explained; DROP TABLE habits; DROP TABLE averaging;

@@ -111,7 +111,8 @@ def test_closing_twice_and_telling_a_closed_audit_do_nothing(tmp_path: Path) -> 
     audit.observe_loss(torch.ones((), requires_grad=True) * 1, valid_tokens=1)
     audit.scheduler = scheduler
     audit.load_state_dict({})
-    assert (audit.metrics(), audit.state_dict(), audit.scheduler) == ({}, {}, None)
+    assert (audit.metrics(), audit.scheduler) == ({}, None)
+    assert audit.state_dict()["optimizers"] == [{"updates": 0, "micro_steps": 0}]
     assert len(read_records(tmp_path)) == written
 
 
@@ -480,3 +481,14 @@ def test_gradients_are_released(tmp_path: Path) -> None:
     del model, optimizer, scheduler
     gc.collect()
     assert reference() is None
+
+
+def test_the_state_outlives_the_audit_and_an_empty_one_is_no_fault(tmp_path: Path) -> None:
+    """A checkpoint may be written after the end, or by a run that recorded nothing."""
+    model, optimizer, scheduler = parts()
+    with accumaudit.attach(model, optimizer, scheduler, log_dir=tmp_path / "a", summary=False) as audit:
+        plain(Training(model, optimizer, scheduler, audit))
+    assert audit.state_dict()["optimizers"] == [{"updates": 3, "micro_steps": 12}]
+    with accumaudit.attach(model, optimizer, scheduler, log_dir=tmp_path / "b", summary=False) as audit:
+        audit.load_state_dict({})
+    assert [entry for entry in read_records(tmp_path / "b") if entry.get("kind") == "hook_error"] == []

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from accumaudit.hooks import digest as digests
-from accumaudit.hooks.digest import digest, digest_all, hexadecimal
+from accumaudit.hooks.digest import digest, digest_all, hexadecimal, input_digest
 
 
 @pytest.mark.parametrize(
@@ -35,14 +35,47 @@ def test_places_and_values_count(tensor: Tensor) -> None:
 
 
 def test_large_tensors_are_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The digest does not depend on where the chunks end."""
-    tensor = torch.randint(-(2**62), 2**62, (1000,))
-    whole = int(digest(tensor))
+    """Elements count in their places within a chunk and between chunks, in both halves of a word."""
     monkeypatch.setattr(digests, "CHUNK", 64)
-    assert int(digest(tensor)) == whole
-    swapped = tensor.clone()
-    swapped[[3, 700]] = swapped[[700, 3]]
-    assert int(digest(swapped)) != whole
+    for tensor in (torch.randint(-(2**62), 2**62, (1000,)), torch.randn(2000)):
+        whole = int(digest(tensor))
+        assert int(digest(tensor.clone())) == whole
+        for one, other in ((3, 700), (3, 4), (64, 192)):
+            swapped = tensor.clone()
+            swapped[[one, other]] = swapped[[other, one]]
+            assert int(digest(swapped)) != whole
+
+
+def test_batches_of_small_numbers_do_not_meet() -> None:
+    """Weighed with numbers in a row, batches would be equal as soon as two sums are."""
+    ids = torch.zeros(3, 8, dtype=torch.int64)
+    ids[1, :3] = torch.tensor([1, 0, 1])
+    ids[2, :3] = torch.tensor([0, 2, 0])
+    assert len({int(digest(row)) for row in ids}) == 3
+    torch.manual_seed(0)
+    batches = torch.randint(0, 4, (2000, 4, 8))
+    assert len({int(digest(batch)) for batch in batches}) == len(batches.flatten(1).unique(dim=0))
+
+
+def test_signs_count_where_they_stand() -> None:
+    """The upper bits of a word, too."""
+    signs = [torch.tensor([0.5, a, 0.5, b]) for a, b in ((1.0, -1.0), (-1.0, 1.0), (-1.0, -1.0), (1.0, 1.0))]
+    assert len({int(digest(tensor)) for tensor in signs}) == 4
+
+
+@pytest.mark.parametrize("size", [8, 5000])
+def test_inputs_are_told_apart(size: int) -> None:
+    """Small ones are hashed where they lie, large ones and views by torch."""
+    ids = torch.arange(size).reshape(2, -1)
+    known = {number(input_digest(ids)), number(input_digest(ids + 1)), number(input_digest(ids.flip(1)))}
+    assert len(known) == 3
+    assert number(input_digest(ids.clone())) in known
+    assert number(input_digest(ids.t())) == number(input_digest(ids.t()))
+
+
+def number(value: torch.Tensor | int) -> int:
+    """As a number."""
+    return int(value)
 
 
 def test_several_tensors_count_in_their_order() -> None:

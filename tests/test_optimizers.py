@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import accumaudit
 from accumaudit import Audit
 from accumaudit.hooks import handles
+from accumaudit.hooks import track as tracks
 from tests.loops import TOKENS, VOCABULARY, TinyModel, batches, read_records, token_loss, total_weight
 
 Record = dict[str, Any]
@@ -181,6 +183,81 @@ def test_both_sides_of_a_game_in_an_attach_each(tmp_path: Path) -> None:
     generator_and_critic(run)
     assert words(tmp_path / "generator") == ["oZFBOo", "ZFBOo", "ZFBO"]
     assert words(tmp_path / "critic") == ["ZFBO", "FBoZFBO", "FBoZFBO"]
+
+
+def test_gradients_that_another_optimizer_used_are_not_left_over(tmp_path: Path) -> None:
+    """The critic's, after the generator's last backward went through it."""
+
+    def run(generator: nn.Module, critic: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
+        both = nn.ModuleList([generator, critic])
+        with accumaudit.attach(both, optimizers, log_dir=tmp_path, summary=False, accumulation_steps=1):
+            play(generator, critic, optimizers)
+
+    generator_and_critic(run)
+    assert [mark["leftover_microbatches"] for mark in marks(tmp_path, "close")] == [0, 0]
+
+
+def test_an_optimizer_that_takes_the_place_of_the_attached_one_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it used up is counted, not kept."""
+    monkeypatch.setattr(tracks, "DISCARDED", 8)
+    model = TinyModel()
+    attached, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+    with accumaudit.attach(model, attached, log_dir=tmp_path, summary=False) as audit:
+        for place, ids in enumerate(batches(42)):
+            (token_loss(model(ids), ids) / TOKENS).backward()
+            (other if place < 41 else attached).step()
+            model.zero_grad()
+        assert audit._recorder is not None
+        window = audit._recorder.tracks[0].window
+        assert max(len(window.micro_steps), len(window.events) / 4) <= 9
+    (update,) = updates(tmp_path)
+    assert (update["microbatches"], update["discarded_microbatches"]) == (1, 41)
+    (mark,) = marks(tmp_path, "not_recorded")
+    assert "a SGD that is not attached steps parameters" in mark["name"]
+
+
+def test_what_another_thread_trains_is_none_of_this_run(tmp_path: Path) -> None:
+    """Its backwards run while the attached model is trained, and leave no trace."""
+    own, stranger = TinyModel(), TinyModel()
+    optimizer, ids = torch.optim.AdamW(own.parameters()), batches(1)[0]
+    stop = threading.Event()
+
+    def train_stranger() -> None:
+        while not stop.is_set():
+            stranger.zero_grad()
+            token_loss(stranger(ids), ids).backward()
+
+    other = threading.Thread(target=train_stranger)
+    with accumaudit.attach(own, optimizer, log_dir=tmp_path, summary=False):
+        other.start()
+        for _ in range(60):
+            (token_loss(own(ids), ids) / TOKENS).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        stop.set()
+        other.join()
+    assert words(tmp_path) == ["ZFBO"] * 60
+    assert [total_weight(entry) for entry in updates(tmp_path)] == pytest.approx([1.0] * 60)
+
+
+def test_a_training_in_a_thread_of_its_own_is_recorded(tmp_path: Path) -> None:
+    """Where attach was called in another."""
+    model = TinyModel()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def train() -> None:
+        for ids in batches(3):
+            (token_loss(model(ids), ids) / TOKENS).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with accumaudit.attach(model, optimizer, log_dir=tmp_path, summary=False):
+        worker = threading.Thread(target=train)
+        worker.start()
+        worker.join()
+    assert words(tmp_path) == ["ZFBO"] * 3
 
 
 # averages

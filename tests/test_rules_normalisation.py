@@ -467,3 +467,12 @@ def test_a_healthy_run_is_silent(tmp_path: Path) -> None:
     codes = ["ACC101", "ACC102", "ACC103", "ACC104", "ACC105", "ACC110"]
     (report,) = check_paths([run], select=codes).runs
     assert {verdict.code: verdict.status for verdict in report.verdicts} == dict.fromkeys(codes, "passed")
+
+
+def test_backwards_without_forwards_may_be_terms_of_one_micro_step(tmp_path: Path) -> None:
+    """Two tasks with a backward each: their token counts are none of two micro-steps."""
+    two_tasks = {"valid_tokens": [12, 2, 12, 2], "loss_weight": [0.5] * 4, "accumulation_steps": 2}
+    unseen = write_run(tmp_path / "unseen", [{**two_tasks, "events": "ZBBBBOS"}], 1)
+    seen = write_run(tmp_path / "seen", [{**two_tasks, "accumulation_steps": 4}], 1)
+    assert faults("ACC102", unseen) == [None]
+    assert faults("ACC102", seen) == [True]

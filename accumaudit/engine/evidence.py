@@ -47,6 +47,9 @@ class RunFacts:
     runtime: str | None = None
     world_size: int | None = None
     ranks: tuple[int, ...] = ()
+    recorded_ranks: tuple[int, ...] | None = None
+    recorded: int = 0
+    """Attempts with a record."""
     attempts: int = 0
     skipped: int = 0
 
@@ -99,14 +102,14 @@ def create(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def collect(connection: duckdb.DuckDBPyConnection, rule: Rule, *, own_severity: bool) -> None:
-    """Keep the faulty rows of the rule that has just run."""
+    """Keep the faulty rows of the rule that has just run, the table `judged`."""
     severity = "coalesce(severity, $severity)" if own_severity else "$severity"
     connection.execute(
         f"""
         INSERT INTO faults
         SELECT $code, run_id, launch, optimizer, attempt_id, rank, observed, expected,
                coalesce(message, $summary), list_position($severities, {severity}) - 1, NULL
-        FROM judged WHERE fault
+        FROM judged
         """,
         {
             "code": rule.code,
@@ -229,47 +232,55 @@ def _located(examples: Mapping[Key, list[Example]], ledger: Ledger) -> dict[Key,
     return {key: [located(example) for example in found] for key, found in examples.items()}
 
 
+# Where only every so many attempts were recorded, the ids count the rest. The close mark knows the last one.
+_ATTEMPTS: Final = """
+WITH counted AS (
+    SELECT run_id, launch, optimizer, count(*) AS recorded, count(*) FILTER (NOT applied) AS skipped,
+           max(recorded_every) AS every, max(attempt_id) AS last_attempt,
+           arg_min(optimizer_update_id - (applied IS NOT FALSE)::BIGINT, attempt_id) AS done_before,
+           last_attempt - (max(optimizer_update_id) - done_before) AS skipped_by_ids
+    FROM windows GROUP BY ALL
+), closed AS (
+    SELECT c.run_id, c.launch, c.optimizer, max(m.attempt_id) AS attempts
+    FROM counted c JOIN marks m ON m.run_id = c.run_id AND m.launch = c.launch AND m.kind = 'close'
+                               AND coalesce(m.optimizer, c.optimizer) = c.optimizer
+    GROUP BY ALL
+)
+SELECT run_id, sum(recorded)::BIGINT,
+       sum(if(every IS NULL, recorded, greatest(last_attempt, coalesce(closed.attempts, 0))))::BIGINT,
+       sum(if(every IS NULL, skipped, greatest(skipped, coalesce(skipped_by_ids, 0))))::BIGINT
+FROM counted LEFT JOIN closed USING (run_id, launch, optimizer) GROUP BY run_id
+"""
+_DESCRIBED: Final = """
+SELECT run_id, arg_max(format, launch), arg_max(runtime, launch), arg_max(world_size, launch),
+       arg_max(recorded_ranks, launch)
+FROM runs GROUP BY run_id
+"""
+
+
 def run_facts(connection: duckdb.DuckDBPyConnection) -> dict[str, RunFacts]:
     """Ranks, attempts and skips of each run, its format and runtime."""
     ranks: dict[str, list[int]] = defaultdict(list)
     written = "SELECT run_id, rank FROM runs UNION SELECT run_id, rank FROM updates ORDER BY ALL"
     for run_id, rank in connection.execute(written).fetchall():
         ranks[run_id].append(rank)
-    windows = "SELECT run_id, count(*), count(*) FILTER (NOT applied) FROM windows GROUP BY run_id"
-    attempts = {run_id: (count, skipped) for run_id, count, skipped in connection.execute(windows).fetchall()}
-    rows = connection.execute(
-        """
-        SELECT run_id, arg_max(format, launch), arg_max(runtime, launch), arg_max(world_size, launch)
-        FROM runs GROUP BY run_id
-        """
-    ).fetchall()
-    described = {run_id: facts for run_id, *facts in rows}
+    counts = {run_id: counted for run_id, *counted in connection.execute(_ATTEMPTS).fetchall()}
+    described = {run_id: facts for run_id, *facts in connection.execute(_DESCRIBED).fetchall()}
     found = {}
-    for run_id in {*ranks, *attempts, *described}:
-        format_, runtime, world_size = described.get(run_id, (None, None, None))
-        count, skipped = attempts.get(run_id, (0, 0))
+    for run_id in {*ranks, *counts, *described}:
+        format_, runtime, world_size, recorded_ranks = described.get(run_id, (None, None, None, None))
+        recorded, attempts, skipped = counts.get(run_id, (0, 0, 0))
         found[run_id] = RunFacts(
-            format_ or "unknown", runtime, world_size, tuple(ranks[run_id]), count, skipped
+            format=format_ or "unknown",
+            runtime=runtime,
+            world_size=world_size,
+            ranks=tuple(ranks[run_id]),
+            recorded_ranks=None if recorded_ranks is None else tuple(sorted(recorded_ranks)),
+            recorded=recorded,
+            attempts=attempts,
+            skipped=skipped,
         )
     return found
-
-
-def remarks(connection: duckdb.DuckDBPyConnection) -> dict[str, tuple[str, ...]]:
-    """What each run's marks tell of holes in its record."""
-    rows = connection.execute(
-        """
-        SELECT run_id, rank, sum(lost_records) FILTER (kind = 'gap'),
-               count(*) FILTER (kind = 'hook_error'), min_by(name, place) FILTER (kind = 'hook_error')
-        FROM marks WHERE kind IN ('gap', 'hook_error') GROUP BY run_id, rank ORDER BY run_id, rank
-        """
-    ).fetchall()
-    found: dict[str, list[str]] = defaultdict(list)
-    for run_id, rank, lost, errors, first in rows:
-        if lost:
-            found[run_id].append(f"rank {rank} could not write {int(lost):,} of its records")
-        if errors:
-            found[run_id].append(f"a hook failed on rank {rank}, so records may be incomplete ({first})")
-    return {run_id: tuple(texts) for run_id, texts in found.items()}
 
 
 class Presence:

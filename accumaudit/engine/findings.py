@@ -90,11 +90,17 @@ class RunReport:
     updates: int
     """Attempts that were not skipped, over all launches and optimizers."""
     attempts: int
+    recorded: int
+    """Attempts with a record: fewer where only every so many were to be written."""
+    recorded_ranks: tuple[int, ...] | None
+    """The ranks that were to write, where not all were."""
     skipped: int
     verdicts: tuple[Verdict, ...]
     unreadable: tuple[UnreadableLine, ...]
     remarks: tuple[str, ...]
-    """What the recording itself tells of its holes: records that were lost, hooks that failed."""
+    """What the recording tells of itself: what was not to be written, and its holes."""
+    holes: tuple[str, ...]
+    """The remarks that nobody asked for: records that were lost, hooks that failed, what no hook sees."""
 
     def with_status(self, status: str) -> list[Verdict]:
         """The verdicts of one status; the failed ones with the highest severity first."""

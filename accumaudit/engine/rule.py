@@ -43,6 +43,9 @@ _KEYS: Final = (*_TEXTS, *_LISTS, "params")
 
 _CODE: Final = re.compile(r"[A-Z]{2,8}[0-9]{3}")
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_END: Final = re.compile(r";(\s|;|--[^\n]*(\n|$)|/\*.*?\*/)*$", re.DOTALL)
+"""A semicolon at the end; comments may follow."""
+
 _RECORD_FIELDS: Final = tuple(dict.fromkeys(one.name for fields in FIELDS.values() for one in fields))
 
 
@@ -79,6 +82,11 @@ class Rule:
     file: Path
     sql: str
     """The whole file, so that the lines in the database's errors are those of the file."""
+
+    @property
+    def query(self) -> str:
+        """The SELECT without what ends a statement, so that it can stand in another."""
+        return _END.sub("", self.sql)
 
     @property
     def family(self) -> str:

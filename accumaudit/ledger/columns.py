@@ -1,28 +1,18 @@
-"""The SQL that follows from the schema: the columns of `records`, and how each is read and cleaned."""
+"""The SQL that follows from the schema: how each field is stored, cleaned, and seen again."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
-from accumaudit.ledger.schema import FIELDS, RECORD_FIELD, Field
+from accumaudit.ledger.derived import DERIVED
+from accumaudit.ledger.schema import FIELDS, RECORD_FIELD, UPDATE_FIELDS, Field
+from accumaudit.ledger.sums import LISTS
 
-PER_MICRO_STEP: Final = (
-    "valid_tokens",
-    "loss_weight",
-    "loss_weight_sq",
-    "weight_uniform",
-    "loss",
-    "loss_scale",
-    "samples",
-    "input_positions",
-    "attended_positions",
-    "masked_positions",
-    "data_digest",
-)
-"""The lists of an update that have one entry per micro-step."""
+STORED_TYPES: Final = {"probe_gradient": "FLOAT[]"}
+"""Types that differ from the schema's: gradients have no more digits, and these lists are the longest."""
 
 _SOUND: Final = {
     "DOUBLE": "isfinite({})",
@@ -32,6 +22,7 @@ _SOUND: Final = {
 
 _SUSPICIOUS: Final = {
     "DOUBLE": "isfinite(list_sum({0})) IS FALSE",
+    "FLOAT": "isfinite(list_sum({0})) IS FALSE",
     "BIGINT": "list_max({0}) > 9007199254740992 OR list_min({0}) < -9007199254740992",
 }
 """What is true of a list where an entry is not sound, and of hardly any other."""
@@ -45,27 +36,41 @@ def quoted(text: str) -> str:
 def cast(present: Container[str]) -> str:
     """All fields from a table that has some of them, in whatever types."""
     return ", ".join(
-        f"TRY_CAST({_name(field) if field.name in present else 'NULL'} AS {field.type}) AS {_name(field)}"
+        f"TRY_CAST({_name(field) if field.name in present else 'NULL'} AS {_type(field)}) AS {_name(field)}"
         for field in _FIELDS
     )
 
 
+def rare(name: str) -> str:
+    """A field of the table `records` that runs and marks alone have."""
+    return f'rest[1]."{name}"'
+
+
 def view(kind: str) -> str:
-    """Create the view of one kind's records: its own fields, whose they are and where they stand."""
-    names = ["r.lists_agree"] if kind == "update" else []
+    """Create the view of the records of runs or marks: their own fields, whose they are, where they stand."""
+    names = []
     for field in FIELDS[kind]:
         if field.name != "launch":
-            names += [f"r.{_name(field)}", *([f'r."{field.name}_nonfinite"'] if _has_flag(field) else [])]
+            names += list(_seen(field))
     return f"""
         CREATE VIEW {kind}_records AS
-        SELECT s.run_id, s.launch, r.launch AS launch_token, {", ".join(names)},
-               f.file, r.n - f.first + 1 AS line, r.n AS place
-        FROM records r
-        JOIN segments s ON r.file_id = s.file_id AND r.launch = s.token AND r.rank = s.rank
-                       AND r.n >= s.first AND r.n < s.last
-        JOIN files f ON f.file_id = r.file_id
-        WHERE r.record = {quoted(kind)} AND r.readable
+        SELECT h.run_id, h.launch, r.launch AS launch_token, {", ".join(names)},
+               h.file, r.n - h.first_line + 1 AS line, r.n AS place
+        FROM stored.records r
+        JOIN stored.homes h ON r.file_id = h.file_id AND r.launch = h.token AND r.rank = h.rank
+                           AND r.n >= h.first AND r.n < h.last
+        WHERE r.record = {quoted(kind)}
     """
+
+
+def _seen(field: Field) -> Iterator[str]:
+    """A field of the table `records` under its own name again, and its flag."""
+    own = field.name in _OF_UPDATES
+    value = f"r.{_name(field)}" if own else _cleaned(field, f"r.{rare(field.name)}")
+    yield f"{value} AS {_name(field)}"
+    if _has_flag(field):
+        name = f'"{field.name}_nonfinite"'
+        yield f"r.{name}" if own else f"{_flag(field, f'r.{rare(field.name)}')} AS {name}"
 
 
 def _all_fields() -> tuple[Field, ...]:
@@ -82,53 +87,71 @@ def _name(field: Field) -> str:
     return '"' + field.name.replace('"', '""') + '"'
 
 
+def _type(field: Field) -> str:
+    return STORED_TYPES.get(field.name, field.type)
+
+
 def _has_flag(field: Field) -> bool:
-    return field.type in ("DOUBLE", "DOUBLE[]")
+    return field.type in ("DOUBLE", "DOUBLE[]") or bool(_doubles(field))
 
 
-def _selected(field: Field) -> str:
-    """A field as `records` keeps it: NULL where it is not finite, lists only where their lengths agree."""
+def _members(field: Field) -> list[tuple[str, str]]:
+    """The names and types in a STRUCT, or in a list of them."""
+    return re.findall(r'("?\w+"?) (\w+)', field.type.removeprefix("STRUCT("))
+
+
+def _doubles(field: Field) -> list[str]:
+    """The members of a STRUCT, not of a list of them, that may be not finite."""
+    if field.type.endswith("[]"):
+        return []
+    return [member for member, kind in _members(field) if kind == "DOUBLE"]
+
+
+def _stored(field: Field) -> str:
+    """A field of updates as `records` keeps it: NULL where not finite, lists where their lengths agree."""
     name = _name(field)
-    value = _cleaned(field)
-    if field.name in PER_MICRO_STEP:
+    value = _cleaned(field, name)
+    if field.name in LISTS:
         value = f"CASE WHEN lists_agree THEN {value} END"
-    return f"{value} AS {name}" + (
-        f', {_flag(field)} AS "{field.name}_nonfinite"' if _has_flag(field) else ""
-    )
+    flag = f', {_flag(field, name)} AS "{field.name}_nonfinite"' if _has_flag(field) else ""
+    return f"{value} AS {name}{flag}"
 
 
-def _cleaned(field: Field) -> str:
+def _cleaned(field: Field, value: str) -> str:
     """The field without numbers that no sum or product can be trusted with."""
-    name = _name(field)
-    element = field.type.removesuffix("[]")
     if field.type in _SOUND:
-        return _sound(name, field.type)
-    if element in _SOUND:
-        each = f"list_transform({name}, lambda x: {_sound('x', element)})"
-        return f"CASE WHEN {_SUSPICIOUS[element].format(name)} THEN {each} ELSE {name} END"
-    members = re.findall(r'("?\w+"?) (\w+)', field.type.removeprefix("STRUCT("))
-    if any(kind == "DOUBLE" for _, kind in members):
-        whole = "x" if field.type.endswith("[]") else name
-        packed = ", ".join(f"{member} := {_sound(f'{whole}.{member}', kind)}" for member, kind in members)
-        if whole == name:
-            return f"CASE WHEN {name} IS NOT NULL THEN struct_pack({packed}) END"
-        return f"list_transform({name}, lambda x: struct_pack({packed}))"
-    return name
+        return _sound(value, field.type)
+    kind = field.type.removesuffix("[]")
+    if kind in _SOUND:
+        each = f"list_transform({value}, lambda x: {_sound('x', kind)})"
+        return f"CASE WHEN {_SUSPICIOUS[kind].format(value)} THEN {each} ELSE {value} END"
+    if not any(member == "DOUBLE" for _, member in _members(field)):
+        return value
+    if not field.type.endswith("[]"):
+        return _packed(field, value)
+    return f"list_transform({value}, lambda x: {_packed(field, 'x')})"
+
+
+def _packed(field: Field, value: str) -> str:
+    members = (f"{name} := {_sound(f'{value}.{name}', kind)}" for name, kind in _members(field))
+    return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({', '.join(members)}) END"
 
 
 def _sound(value: str, kind: str) -> str:
     return f"CASE WHEN {_SOUND[kind].format(value)} THEN {value} END" if kind in _SOUND else value
 
 
-def _flag(field: Field) -> str:
+def _flag(field: Field, value: str) -> str:
     """Whether a field, or an entry of it, is not finite; a finite sum says that none is."""
-    name = _name(field)
     if field.is_float:
-        return f"NOT isfinite({name})"
-    count = f"len(list_filter({name}, lambda x: NOT isfinite(x)))"
+        return f"NOT isfinite({value})"
+    if members := _doubles(field):
+        wrong = " OR ".join(f"coalesce(NOT isfinite({value}.{name}), false)" for name in members)
+        return f"CASE WHEN {value} IS NOT NULL THEN {wrong} END"
+    count = f"len(list_filter({value}, lambda x: NOT isfinite(x)))"
     return (
-        f"CASE WHEN {_SUSPICIOUS['DOUBLE'].format(name)} THEN {count} > 0 "
-        f"WHEN {name} IS NOT NULL THEN false END"
+        f"CASE WHEN {_SUSPICIOUS['DOUBLE'].format(value)} THEN {count} > 0 "
+        f"WHEN {value} IS NOT NULL THEN false END"
     )
 
 
@@ -147,32 +170,47 @@ def _readable() -> str:
 
 def _lists_agree() -> str:
     """Whether all lists of an update that are there have as many entries as it has micro-steps."""
-    lengths = ", ".join(f"len({name})" for name in PER_MICRO_STEP)
+    lengths = ", ".join(f"len({name})" for name in LISTS)
     return (
         f"coalesce(least({lengths}) = greatest({lengths}) "
         f"AND coalesce(microbatches = greatest({lengths}), true), true)"
     )
 
 
-def _defined() -> str:
-    columns = ["readable BOOLEAN", "lists_agree BOOLEAN"]
-    for field in _FIELDS:
-        columns.append(f"{_name(field)} {field.type}")
-        if _has_flag(field):
-            columns.append(f'"{field.name}_nonfinite" BOOLEAN')
-    return ", ".join(columns)
+def _rest(fields: Sequence[Field]) -> str:
+    """The fields that no update has, in a list of one, so that a million updates pay nothing for them."""
+    members = ", ".join(f"{_name(field)} := {_name(field)}" for field in fields)
+    return f"CASE WHEN record IS DISTINCT FROM 'update' THEN [struct_pack({members})] END AS rest"
 
 
 _FIELDS: Final = _all_fields()
+_OF_UPDATES: Final = frozenset(field.name for field in UPDATE_FIELDS)
+_RARE: Final = [field for field in _FIELDS[1:] if field.name not in _OF_UPDATES]
 
-STRUCTURE: Final = quoted(json.dumps({field.name: field.type for field in _FIELDS}))
+TYPES: Final = {field.name: _type(field) for field in _FIELDS}
+
+STRUCTURE: Final = quoted(json.dumps(TYPES))
 """The types of all fields, for from_json."""
 
-DEFINED: Final = _defined()
-"""The columns of `records`, beside n and file_id."""
+COLUMNS: Final = "{" + ", ".join(f"{quoted(name)}: {quoted(kind)}" for name, kind in TYPES.items()) + "}"
+"""The same, for read_json."""
 
-LISTS_AGREE: Final = _lists_agree()
-"""The column lists_agree, from fields as they were read; SELECTED wants it beside them."""
+JUDGED: Final = f"*, {_lists_agree()} AS lists_agree, {_readable()} AS readable"
+"""What CLEANED wants beside the fields as they were read."""
 
-SELECTED: Final = ", ".join([f"{_readable()} AS readable", "lists_agree", *map(_selected, _FIELDS)])
-"""The columns of `records`, from fields as they were read."""
+CLEANED: Final = ", ".join(
+    [
+        "CASE WHEN readable THEN record END AS record",
+        "lists_agree",
+        *map(_stored, UPDATE_FIELDS),
+        _rest(_RARE),
+    ]
+)
+"""The fields as they are kept: `record` is NULL where a line is no record."""
+
+# A STRUCT takes its room even where it is NULL, a list of one does not.
+STORED: Final = f"""
+    * EXCLUDE (steps, token_weights, token_losses)
+      REPLACE (CASE WHEN window_sums IS NOT NULL THEN [window_sums] END AS window_sums), {DERIVED}
+"""
+"""The columns of the table `records`."""

@@ -9,6 +9,7 @@ from typing import Final
 
 import duckdb
 
+from accumaudit.ledger.columns import rare
 from accumaudit.ledger.sources import RunSource, unique
 
 JOIN_SECONDS: Final = 600.0
@@ -17,26 +18,27 @@ JOIN_SECONDS: Final = 600.0
 END: Final = 2**62
 """Above the number of any record."""
 
-RUN_LINES: Final = """
-SELECT n, file_id, launch, rank, started_at,
-       coalesce(optimizer_state_step_at_attach, 0) = 0 AND coalesce(scheduler_step_at_attach, 0) = 0
-       AND resumed_from_update IS NULL
-FROM records WHERE record = 'run' AND readable ORDER BY started_at, n
+RUN_LINES: Final = f"""
+SELECT n, file_id, launch, rank, {rare("started_at")} AS started_at,
+       coalesce({rare("optimizer_state_step_at_attach")}, 0) = 0
+       AND coalesce({rare("scheduler_step_at_attach")}, 0) = 0 AND {rare("resumed_from_update")} IS NULL
+FROM stored.records WHERE record = 'run' ORDER BY started_at, n
 """
 STRETCHES: Final = """
 SELECT file_id, launch, rank, coalesce(min(time), 0)
-FROM records WHERE record <> 'run' AND readable GROUP BY ALL ORDER BY ALL
+FROM stored.records WHERE record <> 'run' GROUP BY ALL ORDER BY ALL
 """
-FIRST_UPDATES: Final = """
+FIRST_UPDATES: Final = f"""
 SELECT s.run_id, s.launch,
        min(r.optimizer_update_id - (r.optimizer_step_skipped IS NOT TRUE)::BIGINT)
            FILTER (r.record = 'update'),
-       coalesce(bool_or(r.kind = 'declare' AND (
-           CASE WHEN json_valid(r.name) THEN r.name END ->> '$.resumed_from_update') IS NOT NULL), false)
-FROM records r
-JOIN segments s
+       coalesce(bool_or({rare("kind")} = 'declare' AND (
+           CASE WHEN json_valid({rare("name")}) THEN {rare("name")} END ->> '$.resumed_from_update')
+           IS NOT NULL), false)
+FROM stored.records r
+JOIN stored.segments s
   ON r.file_id = s.file_id AND r.launch = s.token AND r.rank = s.rank AND r.n >= s.first AND r.n < s.last
-WHERE r.record <> 'run' AND r.readable
+WHERE r.record <> 'run'
 GROUP BY ALL
 """
 
@@ -88,7 +90,7 @@ class _Stretch:
 
 
 def place_records(connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSource]) -> dict[str, RunSource]:
-    """Fill the table `segments`, which gives each record its run and launch; return the runs by run_id."""
+    """Fill `stored.segments`, which gives each record its run and launch; return the runs by run_id."""
     segments = _find_segments(connection, runs)
     launches = {run.run_id: _in_order(segments[run.run_id]) for run in runs}
     for run_id, ordered in launches.items():
@@ -199,7 +201,7 @@ def _split(
 
 def _store(connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
     connection.execute("""
-        CREATE OR REPLACE TABLE segments (
+        CREATE OR REPLACE TABLE stored.segments (
             file_id BIGINT, token VARCHAR, rank BIGINT, first BIGINT, last BIGINT,
             run_id VARCHAR, launch BIGINT)
     """)
@@ -207,4 +209,4 @@ def _store(connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -
     if rows:
         columns = [list(column) for column in zip(*rows, strict=True)]
         unnested = ", ".join(["unnest(?)"] * len(columns))
-        connection.execute(f"INSERT INTO segments SELECT {unnested}", columns)
+        connection.execute(f"INSERT INTO stored.segments SELECT {unnested}", columns)

@@ -7,10 +7,10 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from accumaudit.ledger.columns import PER_MICRO_STEP
 from accumaudit.ledger.recovery import open_bytes
 from accumaudit.ledger.schema import FIELDS
 from accumaudit.ledger.sources import Source
+from accumaudit.ledger.sums import LISTS
 
 BLANK: Final = b" \t\r\n\x0b\x0c"
 """A line of these alone is not counted by DuckDB's reader."""
@@ -90,7 +90,7 @@ def _explain_record(record: dict[str, Any]) -> str:
 
 
 def _explain_lists(record: dict[str, Any]) -> str:
-    lengths = {name: len(record[name]) for name in PER_MICRO_STEP if isinstance(record.get(name), list)}
+    lengths = {name: len(record[name]) for name in LISTS if isinstance(record.get(name), list)}
     count = record.get("microbatches")
     if len({*lengths.values()}) <= 1 and count in (None, *lengths.values()):
         return "a value that no field can hold"

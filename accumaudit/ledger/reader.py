@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 import duckdb
 
 from accumaudit.ledger import columns, lines, loading
 from accumaudit.ledger.launches import place_records
-from accumaudit.ledger.schema import FIELDS, SCHEMA_VERSION
+from accumaudit.ledger.schema import SCHEMA_VERSION
 from accumaudit.ledger.sources import LedgerError, RunSource, Source, find_runs
 from accumaudit.ledger.unreadable import Unreadable, find_unreadable
 from accumaudit.rules import TABLES
 
 __all__ = ["Ledger", "LedgerError", "Unreadable", "read_ledger"]
+
+HOMES: Final = """
+CREATE TABLE stored.homes AS
+SELECT s.*, f.file, f.first_line FROM stored.segments s JOIN stored.files f USING (file_id)
+"""
+"""Whose the records are: a row for each stretch of a file."""
 
 
 @dataclass(kw_only=True)
@@ -90,20 +98,26 @@ def _load(
 def _build_tables(connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSource]) -> dict[str, RunSource]:
     named = place_records(connection, runs)
     connection.execute(
-        "CREATE TABLE sources AS SELECT unnest($1) AS run_id, unnest($2) AS path",
+        "CREATE TABLE stored.sources AS SELECT unnest($1) AS run_id, unnest($2) AS path",
         [list(named), [str(run.path) for run in named.values()]],
     )
-    for kind in FIELDS:
+    connection.execute(HOMES)
+    for kind in ("run", "mark"):
         connection.execute(columns.view(kind))
-    connection.execute(TABLES.read_text(encoding="utf-8"))
+    tables = TABLES.read_text(encoding="utf-8")
+    if loading.is_small(file for run in runs for file in run.files):
+        # Quicker to ask, and the room is there.
+        tables = re.sub(r"CREATE VIEW (updates|duplicates|superseded)\b", r"CREATE TABLE \1", tables)
+    connection.execute(tables)
     return named
 
 
 def _refuse_newer_schema(connection: duckdb.DuckDBPyConnection) -> None:
     newer = connection.execute(
-        """
-        SELECT f.file, r."schema" FROM records r JOIN files f USING (file_id)
-        WHERE r.record = 'run' AND r."schema" > $1 ORDER BY r.n LIMIT 1
+        f"""
+        SELECT f.file, {columns.rare("schema")} AS version
+        FROM stored.records r JOIN stored.files f USING (file_id)
+        WHERE r.record = 'run' AND version > $1 ORDER BY r.n LIMIT 1
         """,
         [SCHEMA_VERSION],
     ).fetchall()
@@ -118,7 +132,9 @@ def _refuse_foreign(
     connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSource], unreadable: Sequence[Unreadable]
 ) -> None:
     """Stop where a given path holds no record at all."""
-    rows = connection.execute("SELECT DISTINCT file_id FROM records WHERE readable").fetchall()
+    rows = connection.execute(
+        "SELECT DISTINCT file_id FROM stored.records WHERE record IS NOT NULL"
+    ).fetchall()
     with_records = {file_id for (file_id,) in rows}
     for path in dict.fromkeys(run.given for run in runs):
         files = [source for run in runs if run.given == path for source in run.files]

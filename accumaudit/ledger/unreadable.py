@@ -19,10 +19,10 @@ LISTED: Final = 100
 BAD_ROWS: Final = """
 SELECT file_id, count(*), list(ordinal ORDER BY ordinal) FILTER (place <= $1)
 FROM (
-    SELECT file_id, r.n - f.first + 1 AS ordinal,
+    SELECT file_id, r.n - f.first_line + 1 AS ordinal,
            row_number() OVER (PARTITION BY file_id ORDER BY r.n) AS place
-    FROM records r JOIN files f USING (file_id)
-    WHERE NOT (r.readable AND r.lists_agree)
+    FROM stored.records r JOIN stored.files f USING (file_id)
+    WHERE r.record IS NULL OR NOT r.lists_agree
 )
 GROUP BY file_id
 """

@@ -35,7 +35,7 @@ def ledger_path(run: Path, rank: int, launch: str) -> Path:
     return run / f"rank-{rank // 1000:02d}" / f"{rank:05d}.{launch}.jsonl"
 
 
-PAUSE: Final = 0.05
+PAUSE: Final = 0.25
 """Seconds that the thread rests after a record: what came meanwhile is written in one go. Waking it costs
 the training more than the record does."""
 
@@ -90,7 +90,7 @@ class LedgerWriter:
         except OSError:
             os.close(self._fd)
             raise
-        self._jobs: queue.Queue[Job | None] = queue.Queue(QUEUE_LIMIT)
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="accumaudit-writer", daemon=True)
         self._thread.start()
         _open_writers.add(self)
@@ -104,10 +104,10 @@ class LedgerWriter:
         """
         if self._fd < 0:
             return
-        try:
-            self._jobs.put_nowait(job)
-        except queue.Full:
+        if self._jobs.qsize() >= QUEUE_LIMIT:
             self._lose("the queue of records is full", 1)
+            return
+        self._jobs.put(job)
         if urgent:
             self._hurry.set()
 
@@ -121,12 +121,11 @@ class LedgerWriter:
             return
         _open_writers.discard(self)
         self._hurry.set()
-        try:
-            self._jobs.put(None, timeout=timeout)
-        except queue.Full:
-            log.warning("accumaudit: %s: %d records were not written in time", self.path, self._jobs.qsize())
+        self._jobs.put(None)
         self._thread.join(timeout)
-        if not self._thread.is_alive():
+        if self._thread.is_alive():
+            log.warning("accumaudit: %s: %d records were not written in time", self.path, self._jobs.qsize())
+        else:
             os.close(self._fd)
         self._fd = -1
 

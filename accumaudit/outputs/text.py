@@ -104,7 +104,9 @@ def _ranks_read(run: RunReport) -> str:
     size = run.world_size or len(run.ranks)
     if len(run.ranks) >= size:
         return plural(len(run.ranks), "rank")
-    absent = set(range(size)) - set(run.ranks)
+    absent = set(range(size) if run.recorded_ranks is None else run.recorded_ranks) - set(run.ranks)
+    if not absent:
+        return f"{plural(len(run.ranks), 'rank')} of {size}"
     return f"{plural(len(run.ranks), 'rank')} of {size} (no record of rank {spans(sorted(absent))})"
 
 
@@ -117,12 +119,17 @@ def _render_fault(verdict: Verdict, run: RunReport, page: _Page) -> None:
     page.labelled("seen", finding.message)
     if finding.observed is not None and finding.expected is not None:
         page.labelled("measured", f"{number(finding.observed)}, expected {number(finding.expected)}")
-    share = f"{finding.count:,} of {plural(run.attempts, 'attempt')}"
+    share = f"{finding.count:,} of {_attempts(run)}"
     page.labelled("where", ", ".join((updates(finding), ranks(finding, run), share)))
     first = finding.examples[0]
     if first.file:
         page.labelled("first", _place(first))
     page.labelled("fix", verdict.fix.partition("\n")[0])
+
+
+def _attempts(run: RunReport) -> str:
+    """What was judged of the attempts."""
+    return plural(run.recorded, "attempt" if run.recorded == run.attempts else "recorded attempt")
 
 
 def _place(example: Example) -> str:
@@ -133,7 +140,7 @@ def _render_rest(run: RunReport, page: _Page) -> None:
     """What was judged and found right, and what could not be judged, with the reasons."""
     passed = [verdict.name for verdict in run.verdicts if verdict.status == PASSED]
     if passed:
-        judged = f"{plural(len(passed), 'rule')}, over {plural(run.attempts, 'attempt')}"
+        judged = f"{plural(len(passed), 'rule')}, over {_attempts(run)}"
         page.labelled("passed", f"{judged}: {', '.join(passed)}")
     elif not run.with_status(FAILED):
         page.labelled("passed", "no rule: nothing in this run could be judged")

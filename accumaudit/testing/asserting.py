@@ -129,7 +129,7 @@ def _complaints(run: RunReport, severities: Sequence[str], judged: Collection[st
     paragraphs = [_fault(verdict, run) for verdict in found]
     paragraphs += [f"broken rule {one.code} {one.name}: {one.reason}" for one in run.with_status(BROKEN)]
     paragraphs += _unjudged(run, judged)
-    if run.remarks or run.unreadable:
+    if run.holes or run.unreadable:
         paragraphs.append("\n".join(["the record has holes", *map(_line, _holes(run))]))
     if not paragraphs:
         return
@@ -154,7 +154,7 @@ def _unjudged(run: RunReport, judged: Collection[str]) -> list[str]:
 
 
 def _holes(run: RunReport) -> Iterator[str]:
-    yield from run.remarks
+    yield from run.holes
     for one in run.unreadable:
         yield f"{one.file}:{one.line}: {one.why}" if one.line else f"{one.file}: {one.why}"
 

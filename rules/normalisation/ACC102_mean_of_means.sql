@@ -61,6 +61,8 @@ WITH scope AS (
            attempt_id,
            rank,
            sums,
+           microbatches,
+           regexp_matches(word, '[FfD]') IS FALSE AS forwards_unseen,
            coalesce(weights_uniform, sums.weight_uniform) IS TRUE
                AND coalesce(window_loss_weight, sums.loss_weight) IS NOT NULL AS known,
            -- Equal weights of unequal micro-steps give unequal weights of tokens.
@@ -83,7 +85,9 @@ differing AS (
            w.loss_unit,
            w.tolerance,
            w.weight_cause,
-           w.total_weight
+           w.total_weight,
+           -- Without forwards each backward is taken for a micro-step, and may be a term of one.
+           forwards_unseen AND s.microbatches > w.accumulation_steps AS perhaps_terms
     FROM scope AS s
     JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)
     WHERE s.known
@@ -132,6 +136,7 @@ SELECT s.run_id,
            WHEN d.rank IS NULL THEN FALSE
            -- Positions were counted, and the loss is declared to be one of samples.
            WHEN d.loss_unit = 'sample' AND r.several_a_row THEN NULL
+           WHEN d.perhaps_terms THEN NULL
            ELSE r.most_weight <= r.least_weight * (1 + $spread)
                 -- In 16 bit the weights themselves are rounded: ask for more than rounding explains.
                 AND r.most > r.fewest * (1 + greatest($spread, 3 * coalesce(d.tolerance, 0.01)))

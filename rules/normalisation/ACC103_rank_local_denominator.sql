@@ -64,17 +64,32 @@ per_rank AS (
            optimizer,
            attempt_id,
            rank,
-           bool_and(
-               n IS NOT NULL
-               AND (n = 0 OR (w IS NOT NULL AND weight_uniform IS TRUE AND grad_rescale IS NOT NULL))
-           ) AS known,
-           bool_or(n > samples) AS several_a_row,
-           min(abs(w * grad_rescale)) FILTER (WHERE w <> 0) AS lowest,
-           max(abs(w * grad_rescale)) FILTER (WHERE w <> 0) AS highest
-    FROM microbatches
-    ANTI JOIN summed USING (run_id, launch, optimizer, attempt_id, rank)
-    WHERE tokens_rank IS NOT FALSE
-    GROUP BY ALL
+           (
+               list_count(valid_tokens) = len(valid_tokens)
+               AND (
+                   (weight_min > 0 AND weights_uniform AND window_loss_weight IS NOT NULL)
+                   OR len(list_filter(
+                       list_zip(valid_tokens, loss_weight, weight_uniform),
+                       lambda x: x[1] <> 0 AND (x[2] IS NULL OR x[3] IS NOT TRUE)
+                   )) = 0
+               )
+               AND (grad_rescale IS NOT NULL OR window_valid_tokens = 0)
+           ) IS TRUE AS known,
+           loss_unit = 'sample' AND len(list_filter(list_zip(valid_tokens, samples), lambda x: x[1] > x[2])) > 0
+               AS several_a_row,
+           CASE
+               WHEN weight_min > 0 THEN [weight_min, weight_max]
+               ELSE list_filter(
+                   list_transform(list_zip(valid_tokens, loss_weight), lambda x: abs(x[2] / nullif(x[1], 0))),
+                   lambda w: w <> 0
+               )
+           END AS weights,
+           list_min(weights) * abs(grad_rescale) AS lowest,
+           list_max(weights) * abs(grad_rescale) AS highest
+    FROM updates
+    WHERE window_sums IS NULL
+      AND tokens_rank IS NOT FALSE
+      AND (len(valid_tokens) > 0) IS NOT FALSE
     UNION ALL BY NAME
     SELECT run_id,
            launch,

@@ -22,7 +22,8 @@ becomes 2.4, and with a limit of 1 it is now clipped to 0.417 of itself in every
 have been clipped at all. Two ranks that divide by the global token count and let DDP average: T = 0.5.
 '''
 fix = '''
-Make the weights add up to 1: divide once, by the tokens of the whole window.
+Declare what is meant (loss_coefficients, gradient_divisor of attach), or make the weights add up to 1: divide
+once, by the tokens of the whole window.
 
 Hand-written loop: one division, by G (equal token counts) or by the window's tokens.
 DDP: a global denominator needs a factor of the number of ranks, because DDP averages; a local mean needs
@@ -34,8 +35,6 @@ Accelerate: use accelerator.backward(), which divides, or divide in the loop, no
 Lightning: automatic optimization divides already.
 DeepSpeed: engine.backward divides by the configured count unless scale_wrt_gas=False; do not divide before
   it.
-
-Whatever the loop does on purpose can be declared: gradient_divisor and loss_coefficients of attach.
 '''
 not_a_fault_when = '''
 A deliberate coefficient on the loss gives a constant total of its size: without a structural factor that

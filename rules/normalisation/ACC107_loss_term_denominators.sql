@@ -45,37 +45,33 @@ references = ["allenai/OLMo#634", "verl-project/verl#5625"]
 spread = 0.01
 */
 WITH terms AS (
+    SELECT *, unnest(loss_terms) AS t
+    FROM updates
+    WHERE loss_terms IS NOT NULL
+      AND valid_tokens IS NOT NULL
+      AND tokens_rank IS NOT FALSE
+      AND applied IS NOT FALSE
+),
+pairs AS (
     SELECT run_id,
            launch,
            optimizer,
            attempt_id,
            rank,
-           unnest(loss_terms, recursive := TRUE)
-    FROM updates
-    WHERE loss_terms IS NOT NULL
-      AND tokens_rank IS NOT FALSE
-      AND applied IS NOT FALSE
-),
-pairs AS (
-    SELECT t.run_id,
-           t.launch,
-           t.optimizer,
-           t.attempt_id,
-           t.rank,
            t.term,
            t.valid_tokens AS own_tokens,
-           m.n AS main_tokens,
-           m.samples,
-           m.input_positions,
+           valid_tokens[t.micro_step] AS main_tokens,
+           loss_weight[t.micro_step] AS main_weight,
+           samples[t.micro_step] AS samples,
+           input_positions[t.micro_step] AS input_positions,
            t.loss_weight IS NOT NULL
                AND t.valid_tokens IS NOT NULL
-               AND m.loss_weight IS NOT NULL
-               AND m.weight_uniform IS TRUE AS known,
-           abs(t.loss_weight / m.loss_weight) AS of_terms,
-           of_terms * m.n / t.valid_tokens AS of_tokens
-    FROM terms AS t
-    JOIN microbatches AS m USING (run_id, launch, optimizer, attempt_id, rank, micro_step)
-    WHERE (t.loss_weight <> 0 AND t.valid_tokens > 0 AND m.loss_weight <> 0 AND m.n > 0) IS NOT FALSE
+               AND main_weight IS NOT NULL
+               AND weight_uniform[t.micro_step] IS TRUE AS known,
+           abs(t.loss_weight / main_weight) AS of_terms,
+           of_terms * main_tokens / t.valid_tokens AS of_tokens
+    FROM terms
+    WHERE (t.loss_weight <> 0 AND t.valid_tokens > 0 AND main_weight <> 0 AND main_tokens > 0) IS NOT FALSE
 ),
 balances AS (
     SELECT run_id,

@@ -104,7 +104,9 @@ compared AS (
            scaled.lowest = scaled.highest AND abs(scaled.divisor / scaled.highest - 1) > $tolerance AS other_scale
     FROM scaled
     LEFT JOIN launches USING (run_id, launch)
-    LEFT JOIN scaled AS following
+    LEFT JOIN (
+        FROM scaled SEMI JOIN (FROM scaled WHERE without_update) USING (run_id, launch, optimizer)
+    ) AS following
         ON scaled.without_update
        AND following.run_id = scaled.run_id
        AND following.launch = scaled.launch

@@ -1,97 +1,156 @@
 """What the hooks cost a small training loop, in CPU time of the process, writer thread included.
 
-Bare and recorded rounds take turns on the same model, so that a drift of the machine meets both.
+Bare and recorded rounds take turns on the same model, so that a drift of the machine meets both. The
+second table leaves out one part of the hooks at a time: what is missing then is what that part costs.
 """
 
 from __future__ import annotations
 
 import statistics
 import tempfile
-import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import torch
-from torch import Tensor, nn
 
 import accumaudit
 from accumaudit import Audit
+from accumaudit.hooks import inputs, loss, recorder, session, track
+from tests.benchmarks.tiny_gpt import TinyGpt, cpu_time, micro_batches, spread
 
 ROUNDS = 9
 UPDATES = 20
 ACCUMULATION = 4
-VOCABULARY = 128
+BATCHES = {"20 ms": 1, "60 ms": 8}
+"""Rows of a micro-batch, by about what an update takes."""
+
+LENGTHS = (1, 2, 4, 8)
+"""Micro-steps of the windows that tell a micro-step's cost from an update's."""
 
 
-class TinyGpt(nn.Module):
-    """Four causal blocks of width 128: about 20 ms an update of four micro-steps on one core."""
-
-    def __init__(self, width: int = 128, blocks: int = 4) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, width)
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
-            for _ in range(blocks)
-        )
-        self.head = nn.Linear(width, VOCABULARY)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
-        states = self.embedding(ids)
-        for block in self.blocks:
-            states = block(states, src_mask=mask, is_causal=True)
-        logits: Tensor = self.head(states)
-        return logits
+def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    return None
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, data: list[Tensor]) -> None:
-    """Some updates of the plain loop."""
-    for _ in range(UPDATES):
-        for ids in data:
-            logits = model(ids)[:, :-1].reshape(-1, VOCABULARY)
-            loss = nn.functional.cross_entropy(logits, ids[:, 1:].reshape(-1), reduction="sum")
-            (loss / (sum(map(len, data)) * (ids.shape[1] - 1))).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
+    "norm of all gradients": ((track, "total_norm"),),
+    "digest of all parameters, every 10th update": ((track, "digest_all"),),
+    "digest of the inputs": ((inputs, "input_digest"),),
+    "valid labels": ((loss.LossCall, "_valid_positions"),),
+    "loss calls": ((session.Session, "watch_loss"),),
+    "writer": ((recorder.Recorder, "submit"),),
+}
+"""What is replaced by nothing, by the part that goes with it."""
 
 
-def measure(batch: int) -> None:
-    """Print the ratio and what it is made of, for one batch size."""
-    torch.manual_seed(0)
-    model = TinyGpt()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    data = [torch.randint(0, VOCABULARY, (batch, 33)) for _ in range(ACCUMULATION)]
-    train(model, optimizer, data)
-    times: dict[bool, list[float]] = {False: [], True: []}
-    with tempfile.TemporaryDirectory() as folder:
-        for place in range(2 * ROUNDS):
-            recorded = bool(place % 2)
-            audit = (
-                accumaudit.attach(
-                    model, optimizer, log_dir=Path(folder), accumulation_steps=ACCUMULATION, summary=False
-                )
-                if recorded
-                else Audit(None)
+class Bench:
+    """One model, trained by turns with and without the hooks."""
+
+    def __init__(self, batch: int, accumulation: int) -> None:
+        torch.manual_seed(0)
+        self.model = TinyGpt()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.data = micro_batches(accumulation, batch)
+        self.tensors = sum(1 for _ in self.model.parameters())
+        self.bare()
+
+    def bare(self) -> float:
+        """Seconds an update without the hooks."""
+        return cpu_time(self.model, self.optimizer, self.data, UPDATES, Audit(None))
+
+    def recorded(self) -> float:
+        """Seconds an update with them."""
+        with tempfile.TemporaryDirectory() as folder:
+            audit = accumaudit.attach(
+                self.model,
+                self.optimizer,
+                log_dir=Path(folder),
+                accumulation_steps=len(self.data),
+                summary=False,
             )
-            begin = time.process_time()
-            train(model, optimizer, data)
-            times[recorded].append(time.process_time() - begin)
-            audit.close()
-    ratios = sorted(hooked / bare for bare, hooked in zip(times[False], times[True], strict=True))
-    bare, hooked = (statistics.median(times[kind]) / UPDATES * 1e3 for kind in (False, True))
-    tensors = sum(1 for _ in model.parameters())
+            with audit:
+                return cpu_time(self.model, self.optimizer, self.data, UPDATES, audit)
+
+    def rounds(self, *ways: Callable[[], float]) -> list[list[float]]:
+        """Each way's times, in turns."""
+        found: list[list[float]] = [[] for _ in ways]
+        for _ in range(ROUNDS):
+            for way, times in zip(ways, found, strict=True):
+                times.append(way())
+        return found
+
+
+@contextmanager
+def without(part: str) -> Iterator[None]:
+    """Leave a part of the hooks out."""
+    with ExitStack() as stack:
+        for owner, name in PARTS[part]:
+            stack.enter_context(mock.patch.object(owner, name, _nothing))
+        yield
+
+
+def leaving_out(bench: Bench, part: str) -> Callable[[], float]:
+    """Times an update without a part."""
+
+    def way() -> float:
+        with without(part):
+            return bench.recorded()
+
+    return way
+
+
+def extra(bare: Sequence[float], other: Sequence[float]) -> list[float]:
+    """Microseconds an update more than the bare loop, round by round."""
+    return [1e6 * (more - less) for less, more in zip(bare, other, strict=True)]
+
+
+def ratios(name: str, batch: int) -> None:
+    """How much longer an update takes."""
+    bench = Bench(batch, ACCUMULATION)
+    bare, full = bench.rounds(bench.bare, bench.recorded)
     print(
-        f"update of {bare:5.1f} ms, {tensors} tensors, {ACCUMULATION} micro-steps: "
-        f"ratio {statistics.median(ratios):.3f} "
-        f"({ratios[0]:.3f} to {ratios[-1]:.3f}), {1e3 * (hooked - bare):.0f} microseconds an update"
+        f"{name}: {1e3 * statistics.median(bare):.1f} ms an update, {bench.tensors} tensors, "
+        f"{ACCUMULATION} micro-steps: ratio {spread([b / a for a, b in zip(bare, full, strict=True)])}, "
+        f"{spread(extra(bare, full), 0)} microseconds an update"
+    )
+
+
+def ablation() -> None:
+    """What an update costs less where a part is left out."""
+    bench = Bench(BATCHES["20 ms"], ACCUMULATION)
+    ways = [leaving_out(bench, part) for part in PARTS]
+    bare, full, *others = bench.rounds(bench.bare, bench.recorded, *ways)
+    print(f"microseconds an update, everything on: {spread(extra(bare, full), 0)}; of these")
+    for part, times in zip(PARTS, others, strict=True):
+        print(f"  {part:<44} {spread(extra(times, full), 0)}")
+
+
+def regression() -> None:
+    """Microseconds a micro-step and an update: a line through windows of several lengths."""
+    benches = {length: Bench(BATCHES["20 ms"], length) for length in LENGTHS}
+    costs = {
+        length: statistics.median(extra(*bench.rounds(bench.bare, bench.recorded)))
+        for length, bench in benches.items()
+    }
+    slope, rest = statistics.linear_regression(list(costs), list(costs.values()))
+    tensors = benches[1].tensors
+    print(
+        f"{slope:.0f} microseconds a micro-step (aim: 120) and {rest:.0f} an update of {tensors} "
+        f"tensors (aim: {400 + 2 * tensors}), from "
+        + ", ".join(f"{cost:.0f} with {length}" for length, cost in costs.items())
     )
 
 
 def main() -> None:
-    """Small and larger batches."""
+    """Ratios, what they are made of, and cost by micro-step and update."""
     torch.set_num_threads(1)
-    for batch in (1, 4):
-        measure(batch)
+    for name, batch in BATCHES.items():
+        ratios(name, batch)
+    ablation()
+    regression()
 
 
 if __name__ == "__main__":
