@@ -409,7 +409,7 @@ OF_OPTIMIZERS = {
         ["ZFBFBoZFBFBO", "ZFBFBoZFBFBO", "ZFBFBO", "ZFBFBoZFBFBO"],
         kept=[2] * 4,
         discarded=[2, 2, 0, 2],
-        leftover=2,
+        leftover=0,
         optimizers=muon_and_adamw,
         steps=2,
     ),

@@ -372,6 +372,7 @@ def test_everything_public_is_on_the_page() -> None:
     assert not {name for name in testing.__all__ if f"`{name}" not in PAGE}
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_are_tests_that_pass(tmp_path: Path) -> None:
     """They are run as a user's: by pytest, in a file of their own, beside the training that they import."""
     training, *examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -6,6 +6,7 @@ since = "0.1.0"
 scope = "transaction"
 scope_is_empty = "no gradient was clipped by a finite limit"
 needs = ["events"]
+explains = ["ACC403"]
 summary = "gradients were clipped before the window was complete"
 why = '''
 Clipping belongs to the whole gradient of the update. Inside the window it shortens what has been gathered
