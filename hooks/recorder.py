@@ -207,9 +207,9 @@ class Recorder:
         outermost = self._running.begin(caller)
         if not outermost or not torch.is_grad_enabled():
             return
-        self.thread = threading.get_ident()
         if session.backward is not None and session.in_backward:
-            return
+            return  # a recomputation, perhaps in a thread of autograd's
+        self.thread = threading.get_ident()
         for track in self.tracks:
             track.poll()
         self.window_begins()
@@ -242,13 +242,22 @@ class Recorder:
         self._note_other(optimizer)
 
         if not self._told_replaced and all(track.optimizer is not optimizer for track in self.tracks):
-            trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            if any(track.trains_any(trained) for track in self.tracks):
-                self._told_replaced = True
-                self.not_recorded(
-                    f"a {type(optimizer).__name__} that is not attached steps parameters of one that is: "
-                    "its updates are not recorded"
-                )
+            self._tell_if_replaced(optimizer)
+
+    def _tell_if_replaced(self, optimizer: Optimizer) -> None:
+        """Say that one which is not attached uses up gradients of one that is.
+
+        An optimizer around an attached one steps the same parameters too, but then the attached one has
+        stepped as well.
+        """
+        waiting = [track for track in self.tracks if track.leftover is not None]
+        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if any(track.trains_any(trained) for track in waiting):
+            self._told_replaced = True
+            self.not_recorded(
+                f"a {type(optimizer).__name__} that is not attached steps parameters of one that is: "
+                "its updates are not recorded"
+            )
 
     def _note_other(self, optimizer: Optimizer) -> None:
         for track in self.tracks:

@@ -63,7 +63,9 @@ class Session:
         for recorder in self.recorders:
             if recorder.thread == here:
                 return False
-        return here in threading._active  # type: ignore[attr-defined]  # current_thread() would enter it there
+        # Not current_thread(), which would enter it; the entry of one that is not the program's is a dummy.
+        known = threading._active.get(here)  # type: ignore[attr-defined]  # it has no public name
+        return known is not None and not isinstance(known, threading._DummyThread)
 
     # backward
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from operator import is_
 from types import FrameType
@@ -333,13 +334,16 @@ class Track:
 
     def skipped_by_scaler(self) -> None:
         """The scaler has not called the step: gradients and parameters are as they were before."""
-        self.step_begins((), {})
-        if self._attempt is not None:
-            self._attempt.event.letter = "X"
-            self._attempt.optimizer_update_id -= 1
-            self.updates -= 1
-            self.window.scaling.skipped = True
-        self.step_ended()
+        try:
+            self.step_begins((), {})
+            if self._attempt is not None:
+                self._attempt.event.letter = "X"
+                self._attempt.optimizer_update_id -= 1
+                self.updates -= 1
+                self.window.scaling.skipped = True
+            self.step_ended()
+        finally:
+            self._step_frame = None  # it is the loop's own: whatever failed, the loop goes on
 
     def scaler_updated(self, scaler: Any) -> None:
         """After the update of the scaler, if it served this optimizer."""
@@ -395,6 +399,8 @@ class Track:
         if self._step_frame is not None and is_running(self._step_frame):
             return
         self._step_frame = calling_frame()
+        if session.is_foreign:
+            self._recorder.thread = threading.get_ident()  # it trains here, past the model's own forward
         session.settle()
         session.stepped_inside(self)
         self._begin_attempt()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import accumaudit
 from accumaudit import Audit
 from accumaudit.hooks import handles
 from accumaudit.hooks import track as tracks
+from accumaudit.hooks.session import session
 from tests.loops import TOKENS, VOCABULARY, TinyModel, batches, read_records, token_loss, total_weight
 
 Record = dict[str, Any]
@@ -218,6 +220,52 @@ def test_an_optimizer_that_takes_the_place_of_the_attached_one_is_told_of(
     assert "a SGD that is not attached steps parameters" in mark["name"]
 
 
+class Around(torch.optim.Optimizer):
+    """Steps another optimizer, of the same parameters, as lookahead and sharpness-aware ones do."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+
+def test_an_optimizer_around_the_attached_one_takes_nothing_from_it(tmp_path: Path) -> None:
+    model = TinyModel()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    outer = Around(inner)
+    with accumaudit.attach(model, inner, log_dir=tmp_path, summary=False):
+        for ids in batches(3):
+            (token_loss(model(ids), ids) / TOKENS).backward()
+            outer.step()
+            outer.zero_grad()
+    assert [entry["optimizer_update_id"] for entry in updates(tmp_path)] == [1, 2, 3]
+    assert marks(tmp_path, "not_recorded") == []
+
+
+def test_threads_that_are_not_the_program_s_work_for_it(tmp_path: Path) -> None:
+    """Autograd's own are such, also when something in them has asked for the current thread."""
+    model = TinyModel()
+    optimizer = torch.optim.AdamW(model.parameters())
+    seen: list[bool] = []
+
+    def look() -> None:
+        threading.current_thread()  # as logging does: it enters a dummy among the threads
+        seen.append(session.is_foreign)
+        done.release()
+
+    done = threading.Lock()
+    done.acquire()
+    with accumaudit.attach(model, optimizer, log_dir=tmp_path, summary=False):
+        _thread.start_new_thread(look, ())
+        assert done.acquire(timeout=10)
+        ours = threading.Thread(target=lambda: seen.append(session.is_foreign))
+        ours.start()
+        ours.join()
+    assert seen == [False, True]
+
+
 def test_what_another_thread_trains_is_none_of_this_run(tmp_path: Path) -> None:
     """Its backwards run while the attached model is trained, and leave no trace."""
     own, stranger = TinyModel(), TinyModel()
@@ -242,14 +290,16 @@ def test_what_another_thread_trains_is_none_of_this_run(tmp_path: Path) -> None:
     assert [total_weight(entry) for entry in updates(tmp_path)] == pytest.approx([1.0] * 60)
 
 
-def test_a_training_in_a_thread_of_its_own_is_recorded(tmp_path: Path) -> None:
-    """Where attach was called in another."""
+@pytest.mark.parametrize("forward_seen", [True, False])
+def test_a_training_in_a_thread_of_its_own_is_recorded(tmp_path: Path, forward_seen: bool) -> None:
+    """Where attach was called in another; without a forward the first step tells which thread it is."""
     model = TinyModel()
     optimizer = torch.optim.AdamW(model.parameters())
 
     def train() -> None:
         for ids in batches(3):
-            (token_loss(model(ids), ids) / TOKENS).backward()
+            loss = token_loss(model(ids), ids) if forward_seen else model.compute_loss(ids)
+            (loss / TOKENS).backward()
             optimizer.step()
             optimizer.zero_grad()
 
@@ -257,7 +307,10 @@ def test_a_training_in_a_thread_of_its_own_is_recorded(tmp_path: Path) -> None:
         worker = threading.Thread(target=train)
         worker.start()
         worker.join()
-    assert words(tmp_path) == ["ZFBO"] * 3
+    assert words(tmp_path) == ["ZFBO" if forward_seen else "ZBO"] * 3
+    weights = [total_weight(entry) for entry in updates(tmp_path)]
+    assert weights[1:] == pytest.approx([1.0, 1.0])
+    assert weights[0] == (pytest.approx(1.0) if forward_seen else None)
 
 
 # averages

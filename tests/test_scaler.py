@@ -17,6 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 
 import accumaudit
 from accumaudit import Audit
+from accumaudit.hooks import track as tracks
 from tests.loops import TOKENS, TinyModel, batches, read_records, token_loss, total_weight
 
 SCALE = 1024.0
@@ -376,3 +377,23 @@ def test_two_scalers_serve_an_optimizer_each(tmp_path: Path) -> None:
         assert [entry["grad_scale"] for entry in own] == [scale, scale]
         assert [total_weight(entry) for entry in own] == pytest.approx([1.0, 1.0])
         assert all(entry["events"].count("G") == 1 for entry in own)
+
+
+def test_a_fault_while_a_skip_is_read_costs_that_record_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later attempts of the same loop are recorded."""
+    real, calls = tracks._total_norm, iter(range(100))
+
+    def norm(optimizer: torch.optim.Optimizer) -> Tensor | None:
+        if next(calls) == 1:
+            raise RuntimeError("broken on purpose")
+        return real(optimizer)
+
+    monkeypatch.setattr(tracks, "_total_norm", norm)
+    updates = record(without_unscale, tmp_path)
+    assert [update["optimizer_update_id"] for update in updates] == [1, 2]
+    assert [entry["kind"] for entry in read_records(tmp_path) if entry["record"] == "mark"] == [
+        "hook_error",
+        "close",
+    ]
