@@ -13,10 +13,6 @@ entry is NULL. An integer beyond 53 bits is NULL. All tables of records have the
   place            the order in which the records were read
 */
 
--- There are few words. DuckDB asks most functions once for each that it has stored, but not regexp_matches.
-CREATE MACRO regexp_matches(text, pattern) AS contains(regexp_replace(text, pattern, chr(1)), chr(1)),
-             (text, pattern, options) AS system.main.regexp_matches(text, pattern, options);
-
 -- A sum over the ranks with different tokens: NULL where one is unknown, and where there is none. NaN spreads as
 -- NULL should.
 CREATE TEMP MACRO rank_total(x, mine) AS nullif(sum(if(mine, coalesce(x::DOUBLE, 'NaN'), NULL)), 'NaN');
