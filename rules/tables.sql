@@ -191,7 +191,8 @@ CREATE TABLE marks AS FROM mark_records;
 --   token_ranks, complete  R; whether each of these ranks wrote a record
 --   wrapper, gradient_divisor, runtime, loss_unit ('token' where unknown), world_size, recorded_every   of the launch
 --   reduces_together       gradients of the launch and optimizer are reduced: by a wrapper, or by the loop (A)
---   averages_parameters    parameters are, instead (local SGD): they move between steps, or the optimizer's class
+--   averages_parameters    parameters are, instead (local SGD): they move between steps, and not beside a reduction
+--                          of the gradients (clamped weights do), or the optimizer's class says so
 --   closure                a closure ran inside the step of a rank
 --   microbatches, microbatches_min, discarded_microbatches   the largest and the smallest over ranks
 --   accumulation_steps     declared, else the number that 90 % of the launch's windows have
@@ -236,7 +237,7 @@ CREATE TEMP TABLE habits AS
 SELECT run_id, launch, optimizer, bool_or(wrapper <> 'none' OR contains(word, 'A')) AS reduces_together,
        coalesce(bool_or(probe_parameter_moved AND world_size IS DISTINCT FROM 1 AND (
            wrapper = 'none' OR gradient_divisor IS NULL
-           OR NOT if(wrapper = 'ddp', regexp_matches(word, 'F[^bB]*[bB][^FfD]*$'), regexp_matches(word, 'B[^bB]*$')))),
+           OR regexp_matches(word, if(wrapper = 'ddp', 'F[^bB]*[bB][^FfD]*$', 'B[^bB]*$')) IS NOT TRUE)),
            false) AS moved
 FROM updates GROUP BY ALL;
 

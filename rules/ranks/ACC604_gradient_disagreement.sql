@@ -46,21 +46,8 @@ references = [
 tolerance = 1e-4
 */
 WITH launches AS (
-    SELECT run_id,
-           launch,
-           optimizer,
-           -- Parameters that move between the steps, without a reduction of gradients, are averaged.
-           coalesce(
-               bool_or(
-                   CASE
-                       WHEN probe_parameter_moved AND wrapper = 'none' THEN TRUE
-                       WHEN probe_parameter_moved AND wrapper = 'ddp'
-                       THEN gradient_divisor IS NULL OR NOT regexp_matches(word, 'F[^bB]*[bB][^FfD]*$')
-                   END
-               ),
-               FALSE
-           ) AS averaged
-    FROM updates
+    SELECT run_id, launch, optimizer, averages_parameters AS averaged
+    FROM windows
     GROUP BY ALL
 ),
 words AS (

@@ -42,24 +42,10 @@ references = [
 tolerance = 1e-6
 */
 WITH launches AS (
-    SELECT run_id,
-           launch,
-           optimizer,
-           bool_or(wrapper <> 'none' OR contains(word, 'A')) AS synchronised,
-           -- Parameters that move between the steps, without a reduction of gradients, are averaged.
-           coalesce(
-               bool_or(
-                   CASE
-                       WHEN probe_parameter_moved AND wrapper = 'none' THEN TRUE
-                       WHEN probe_parameter_moved AND wrapper = 'ddp'
-                       THEN gradient_divisor IS NULL OR NOT regexp_matches(word, 'F[^bB]*[bB][^FfD]*$')
-                   END
-               ),
-               FALSE
-           ) AS averaged
-    FROM updates
+    SELECT run_id, launch, optimizer, reduces_together AS synchronised, averages_parameters AS averaged
+    FROM windows
     GROUP BY ALL
-    HAVING count(grad_scale) > 0
+    HAVING count(grad_scale_max) > 0
 ),
 scales AS (
     SELECT run_id,

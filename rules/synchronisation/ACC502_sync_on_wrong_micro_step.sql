@@ -44,31 +44,7 @@ references = [
     "huggingface/picotron#5",
 ]
 */
--- Local SGD: the parameters are averaged over the ranks, not the gradients. Where gradients were reduced, what
--- moved the parameters is something else (clamped weights).
-WITH averaging AS (
-    SELECT DISTINCT run_id,
-           launch,
-           optimizer
-    FROM updates
-    WHERE probe_parameter_moved
-      AND (
-          gradient_divisor IS NOT NULL
-          AND regexp_matches(word, CASE WHEN wrapper = 'ddp' THEN 'F[^bB]*[bB][^FfD]*$' ELSE 'B[^bB]*$' END)
-      ) IS NOT TRUE
-    UNION
-    SELECT run_id,
-           launch,
-           attached."index"
-    FROM (
-        SELECT DISTINCT run_id,
-               launch,
-               unnest(optimizers) AS attached
-        FROM runs
-    )
-    WHERE regexp_matches(attached."class", '(?i)local_?sgd|diloco|(model|parameter|periodic)_?averag')
-),
-agreements AS (
+WITH agreements AS (
     SELECT run_id,
            launch,
            optimizer,
@@ -123,7 +99,7 @@ judged AS (
            w.probe_spread,
            CASE
                WHEN NOT reduced_early THEN FALSE
-               WHEN doubtful OR averaging.run_id IS NOT NULL THEN NULL
+               WHEN doubtful OR w.averages_parameters THEN NULL
                WHEN reduced_early THEN NOT reduced_by_hand AND coalesce(a.last_agreement < r.attempt_id, TRUE)
            END AS fault
     FROM records AS r
@@ -135,11 +111,6 @@ judged AS (
        AND w.attempt_id = r.attempt_id
     LEFT JOIN agreements AS a
         ON r.reduced_early AND a.run_id = r.run_id AND a.launch = r.launch AND a.optimizer = r.optimizer
-    LEFT JOIN averaging
-        ON r.reduced_early
-       AND averaging.run_id = r.run_id
-       AND averaging.launch = r.launch
-       AND averaging.optimizer = r.optimizer
 )
 SELECT run_id,
        launch,

@@ -48,31 +48,7 @@ references = [
 [params]
 tolerance = 1e-4
 */
--- Local SGD: the parameters are averaged over the ranks, not the gradients. Where gradients were reduced, what
--- moved the parameters is something else (clamped weights).
-WITH averaging AS (
-    SELECT DISTINCT run_id,
-           launch,
-           optimizer
-    FROM updates
-    WHERE probe_parameter_moved
-      AND (
-          gradient_divisor IS NOT NULL
-          AND regexp_matches(word, CASE WHEN wrapper = 'ddp' THEN 'F[^bB]*[bB][^FfD]*$' ELSE 'B[^bB]*$' END)
-      ) IS NOT TRUE
-    UNION
-    SELECT run_id,
-           launch,
-           attached."index"
-    FROM (
-        SELECT DISTINCT run_id,
-               launch,
-               unnest(optimizers) AS attached
-        FROM runs
-    )
-    WHERE regexp_matches(attached."class", '(?i)local_?sgd|diloco|(model|parameter|periodic)_?averag')
-),
-agreements AS (
+WITH agreements AS (
     SELECT run_id,
            launch,
            optimizer,
@@ -83,11 +59,10 @@ agreements AS (
 ),
 spread AS (
     SELECT w.*,
-           averaging.run_id IS NOT NULL AS averages,
+           averages_parameters AS averages,
            last_agreement >= w.attempt_id AS agrees_later,
            regexp_replace(word, '^.*Z', '') AS kept
     FROM windows AS w
-    LEFT JOIN averaging USING (run_id, launch, optimizer)
     LEFT JOIN agreements USING (run_id, launch, optimizer)
     WHERE wrapper IN ('ddp', 'fsdp1', 'fsdp2') IS NOT FALSE
       AND (token_ranks > 1) IS NOT FALSE
