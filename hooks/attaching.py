@@ -16,11 +16,11 @@ from accumaudit.hooks.audit import Audit
 from accumaudit.hooks.compiling import leave_hooks_alone
 from accumaudit.hooks.launch import global_rank, launch_token, run_record
 from accumaudit.hooks.model_loss import LossSource
+from accumaudit.hooks.optimizers import optimizer_parameters
 from accumaudit.hooks.recorder import Recorder
 from accumaudit.hooks.session import session
 from accumaudit.hooks.settle import Settler
 from accumaudit.hooks.summary import Summary
-from accumaudit.hooks.track import optimizer_parameters
 from accumaudit.ledger.writer import LedgerWriter, ledger_path
 
 LAZY: Final = frozenset({"lazy", "meta", "xla"})

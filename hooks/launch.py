@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from accumaudit import __version__
 from accumaudit.hooks.modules import data_parallel
-from accumaudit.hooks.track import optimizer_parameters, state_step
+from accumaudit.hooks.optimizers import optimizer_parameters, state_step
 from accumaudit.ledger.schema import SCHEMA_VERSION
 
 _attaches: dict[str, int] = {}

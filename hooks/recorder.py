@@ -228,9 +228,7 @@ class Recorder:
             return
         found = (output,) if type(output) is Tensor else tuple(differentiable(output))
         nodes = {node for tensor in found if (node := lasting(tensor).grad_fn) is not None}
-        use = _Use(forward)
-        for node in nodes:
-            node.register_prehook(use)
+        session.watch_use(forward, nodes)
         if not nodes or not self._loss_source.is_declared:
             return
         own = self._loss_source.call(output, args, kwargs)
@@ -501,21 +499,3 @@ class Recorder:
             valid_tokens=tokens,
         )
         session.watch_loss(loss, lambda _tensor: call)
-
-
-class _Use:
-    """The hook on a forward's output: a backward went through it."""
-
-    def __init__(self, forward: Forward) -> None:
-        self._forward = forward
-
-    def __call__(self, _gradients: object) -> None:
-        try:
-            if session.is_foreign:
-                return
-            backward = session.backward or session.current_backward()
-            if self._forward.used_by is not backward:
-                self._forward.used_by = backward
-                backward.forwards.append(self._forward)
-        except Exception as error:
-            session.fault(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from accumaudit.hooks.inputs import lasting
 from accumaudit.hooks.loss import LossCall
 from accumaudit.hooks.scaling import Scales
-from accumaudit.hooks.window import Backward
+from accumaudit.hooks.window import Backward, Forward
 
 if TYPE_CHECKING:
     from accumaudit.hooks.recorder import Recorder
@@ -143,6 +143,14 @@ class Session:
         # A second callback runs after those that were queued meanwhile, the wrapper's reduction among them.
         torch.autograd.Variable._execution_engine.queue_callback(self._close_backward)
 
+    # forward
+
+    def watch_use(self, forward: Forward, nodes: Iterable[Any]) -> None:
+        """Note the nodes that a forward returned, to learn which backward goes through them."""
+        use = _UsedHere(self, forward)
+        for node in nodes:
+            node.register_prehook(use)
+
     # scale
 
     def scale_of(self, scaler: Any) -> Tensor | None:
@@ -189,6 +197,25 @@ class Session:
             return
         backward = self.backward or self.current_backward()
         backward.calls.append(call.arrived(gradient))
+
+
+class _UsedHere:
+    """The hook on a forward's output: the backward that runs went through it."""
+
+    def __init__(self, session: Session, forward: Forward) -> None:
+        self._session = session
+        self._forward = forward
+
+    def __call__(self, _gradients: object) -> None:
+        try:
+            if self._session.is_foreign:
+                return
+            backward = self._session.backward or self._session.current_backward()
+            if self._forward.used_by is not backward:
+                self._forward.used_by = backward
+                backward.forwards.append(self._forward)
+        except Exception as error:
+            self._session.fault(error)
 
 
 class _ScaledHere:

@@ -16,7 +16,14 @@ from accumaudit.hooks.digest import digest_all
 from accumaudit.hooks.frames import calling_frame, is_running
 from accumaudit.hooks.handles import Hook
 from accumaudit.hooks.modules import data_parallel
-from accumaudit.hooks.norms import total_norm
+from accumaudit.hooks.optimizers import (
+    frozen_rate,
+    gradient_norm,
+    optimizer_parameters,
+    own_copy,
+    plain_number,
+    state_step,
+)
 from accumaudit.hooks.probe import CLEARED, Change, Probe, probe_candidates
 from accumaudit.hooks.schedule import ScheduleWatch
 from accumaudit.hooks.session import session
@@ -240,7 +247,7 @@ class Track:
             micro_step.scale = None
         micro_step.calls.extend(reversed(backward.calls))  # hooks fire in reverse
         micro_step.roots.append(backward.root)
-        _note_scored(micro_step)
+        micro_step.note_scored()
 
     def rotate(self, backward: Backward | None = None) -> None:
         """Close the transaction before the earliest forward of the backward, else here."""
@@ -417,17 +424,17 @@ class Track:
             optimizer_update_id=self.updates + 1,
             micro_step_id=self.micro_steps,
             epoch=self._recorder.epoch,
-            learning_rates=[_frozen(group["lr"]) for group in self.optimizer.param_groups],
-            weight_decays=[_plain(group.get("weight_decay")) for group in self.optimizer.param_groups],
-            norm=_total_norm(self.optimizer) if written and not closure else None,
+            learning_rates=[frozen_rate(group["lr"]) for group in self.optimizer.param_groups],
+            weight_decays=[plain_number(group.get("weight_decay")) for group in self.optimizer.param_groups],
+            norm=gradient_norm(self.optimizer) if written and not closure else None,
             norm_scope="global",
             gradient=None if probe.grad is None or closure else self.probe.slice,
             parameter_before=self.probe.value(),
             probe_name=self.probe.name,
             event=Event("O"),
             written=written,
-            grad_scale=_own(getattr(self.optimizer, "grad_scale", None)),
-            found_inf=_own(getattr(self.optimizer, "found_inf", None)),
+            grad_scale=own_copy(getattr(self.optimizer, "grad_scale", None)),
+            found_inf=own_copy(getattr(self.optimizer, "found_inf", None)),
             state_step_before=state_step(self.optimizer, [probe, *self.parameters], keep=True),
             digest_before=self._digest_before() if written else None,
         )
@@ -483,55 +490,3 @@ class Track:
 
 def _is_used(event: Event, backward: Backward) -> bool:
     return event.forward is not None and event.forward.used_by is backward
-
-
-def optimizer_parameters(optimizer: Optimizer) -> list[Tensor]:
-    """The trainable parameters of an optimizer."""
-    return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-
-
-def state_step(optimizer: Optimizer, parameters: list[Tensor], keep: bool = False) -> Any:
-    """The optimizer's own count of steps; a device tensor is kept as it is with `keep`, else unknown."""
-    for parameter in parameters:
-        step = optimizer.state.get(parameter, {}).get("step")
-        if isinstance(step, Tensor):
-            return step.detach().clone() if keep else int(step) if step.device.type == "cpu" else None
-        if step is not None:
-            return int(step)
-    return None
-
-
-def _frozen(rate: Any) -> float | Tensor:
-    return rate.detach().clone() if isinstance(rate, Tensor) else float(rate)
-
-
-def _plain(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def _own(value: Any) -> Tensor | None:
-    """A copy of what a scaler tells a fused optimizer; it is gone after the step."""
-    return value.detach().clone() if isinstance(value, Tensor) else None
-
-
-def _total_norm(optimizer: Optimizer) -> Tensor | None:
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return total_norm([gradient for p in parameters if (gradient := p.grad) is not None])
-
-
-def _note_scored(micro_step: MicroStep) -> None:
-    """Which rows of positions hold a valid one, a row a sample; unknown where calls share the samples."""
-    micro_step.scored_rows = micro_step.scored = None
-    if len(micro_step.calls) != 1:
-        return
-    call = micro_step.calls[0]
-    samples = 0
-    for forward in micro_step.forwards:
-        samples += forward.samples or 0
-    if call.valid is None or not samples or call.valid.numel() % samples:
-        return
-    micro_step.row_length = call.valid.numel() // samples
-    if call.uncounted is None:
-        micro_step.scored_rows = call.valid.reshape(samples, -1).any(1)
-    else:
-        micro_step.scored = call.uncounted

@@ -71,6 +71,23 @@ class MicroStep:
     row_length: int = 0
     """Positions of a sample."""
 
+    def note_scored(self) -> None:
+        """Note which samples have a valid position; unknown where calls of the loss share the samples."""
+        self.scored_rows = self.scored = None
+        if len(self.calls) != 1:
+            return
+        call = self.calls[0]
+        samples = 0
+        for forward in self.forwards:
+            samples += forward.samples or 0
+        if call.valid is None or not samples or call.valid.numel() % samples:
+            return
+        self.row_length = call.valid.numel() // samples
+        if call.uncounted is None:
+            self.scored_rows = call.valid.reshape(samples, -1).any(1)
+        else:
+            self.scored = call.uncounted
+
 
 @dataclass(slots=True, eq=False)
 class Clip:

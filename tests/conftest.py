@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,3 +24,12 @@ def pair() -> Iterator[Pair]:
     processes = Pair()
     yield processes
     processes.close()
+
+
+@pytest.fixture
+def no_hook_faults(tmp_path: Path) -> Iterator[None]:
+    """No hook may have failed, and no record been lost, in the run that a test records in its folder."""
+    from tests.recorded import faults
+
+    yield
+    assert faults(tmp_path) == []

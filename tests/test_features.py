@@ -17,15 +17,8 @@ from accumaudit.hooks import attaching
 from accumaudit.hooks import digest as digests
 from accumaudit.hooks import track as tracks
 from accumaudit.hooks.session import session
-from tests.loops import TOKENS, VOCABULARY, TinyModel, Training, batches, plain, read_records, token_loss
-
-
-def updates(folder: Path) -> list[dict[str, Any]]:
-    return [entry for entry in read_records(folder) if entry["record"] == "update"]
-
-
-def faults(folder: Path) -> list[dict[str, Any]]:
-    return [entry for entry in read_records(folder) if entry.get("kind") in ("hook_error", "gap")]
+from tests.loops import TOKENS, VOCABULARY, TinyModel, Training, batches, plain, token_loss
+from tests.recorded import faults, updates
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

@@ -17,6 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 
 import accumaudit
 from accumaudit import Audit
+from accumaudit.hooks import optimizers
 from accumaudit.hooks import track as tracks
 from tests.loops import TOKENS, TinyModel, batches, read_records, token_loss, total_weight
 
@@ -383,14 +384,14 @@ def test_a_fault_while_a_skip_is_read_costs_that_record_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Later attempts of the same loop are recorded."""
-    real, calls = tracks._total_norm, iter(range(100))
+    real, calls = optimizers.gradient_norm, iter(range(100))
 
     def norm(optimizer: torch.optim.Optimizer) -> Tensor | None:
         if next(calls) == 1:
             raise RuntimeError("broken on purpose")
         return real(optimizer)
 
-    monkeypatch.setattr(tracks, "_total_norm", norm)
+    monkeypatch.setattr(tracks, "gradient_norm", norm)
     updates = record(without_unscale, tmp_path)
     assert [update["optimizer_update_id"] for update in updates] == [1, 2]
     assert [entry["kind"] for entry in read_records(tmp_path) if entry["record"] == "mark"] == [
