@@ -14,10 +14,13 @@ from torch.optim import Optimizer
 from accumaudit.hooks import patches
 from accumaudit.hooks.audit import Audit
 from accumaudit.hooks.compiling import leave_hooks_alone
+from accumaudit.hooks.contract import Contract
 from accumaudit.hooks.launch import global_rank, launch_token, run_record
 from accumaudit.hooks.model_loss import LossSource
 from accumaudit.hooks.optimizers import optimizer_parameters
+from accumaudit.hooks.options import Options
 from accumaudit.hooks.recorder import Recorder
+from accumaudit.hooks.reducers import reducer_of
 from accumaudit.hooks.session import session
 from accumaudit.hooks.settle import Settler
 from accumaudit.hooks.summary import Summary
@@ -80,6 +83,34 @@ def attach(
         TypeError: a scheduler or scaler that is none, or data whose iteration cannot be watched.
         OSError: log_dir cannot be written.
     """
+    options = Options(
+        log_dir=log_dir,
+        accumulation_steps=accumulation_steps,
+        max_grad_norm=max_grad_norm,
+        dataloader=dataloader,
+        gradient_divisor=gradient_divisor,
+        loss_coefficients=loss_coefficients,
+        loss_unit=loss_unit,
+        labels=labels,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        ranks=ranks,
+        every=every,
+        microbatch_detail=microbatch_detail,
+        summary=summary,
+    )
+    return attach_runtime(Contract(), model, optimizer, scheduler, scaler, options)
+
+
+def attach_runtime(
+    contract: Contract,
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer],
+    scheduler: Any,
+    scaler: Any,
+    options: Options,
+) -> Audit:
+    """Record the updates of a training that a runtime makes; arguments and errors are those of `attach`."""
     if os.environ.get("ACCUMAUDIT") == "0":
         return Audit(None)
     optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
@@ -87,48 +118,56 @@ def attach(
     _check_model(model, optimizers)
     _check_schedulers(schedulers, len(optimizers))
     _check_scaler(scaler)
-    _check_options(dataloader, accumulation_steps, loss_unit, reduction)
-    _check_detail(every, microbatch_detail)
-    run = Path(log_dir)
+    options.check()
+    run = Path(options.log_dir)
     rank, world_size = global_rank()
     launch = launch_token(run, world_size)
-    writing = _writing_ranks(ranks, world_size)
+    writing = options.writing_ranks(world_size)
     if writing is not None and rank not in writing:
         return Audit(None)
+    reducer = contract.reducer or reducer_of(model)
     head = run_record(
-        model,
+        contract,
+        reducer,
         optimizers,
         schedulers[0],
         launch=launch,
         rank=rank,
         world_size=world_size,
         declared={
-            "accumulation_steps": accumulation_steps,
-            "max_grad_norm": max_grad_norm,
-            "gradient_divisor": gradient_divisor,
-            "loss_unit": loss_unit,
+            "accumulation_steps": options.accumulation_steps,
+            "max_grad_norm": options.max_grad_norm,
+            "gradient_divisor": options.gradient_divisor,
+            "loss_unit": options.loss_unit,
             "recorded_ranks": writing,
-            "recorded_every": every if every > 1 else None,
+            "recorded_every": options.every if options.every > 1 else None,
         },
     )
+    settler = Settler(
+        launch,
+        rank,
+        dict(options.loss_coefficients or {}),
+        head["gradient_divisor"],
+        options.microbatch_detail,
+    )
     recorder = Recorder(
+        contract,
+        reducer,
         model,
         optimizers,
         schedulers,
-        accumulation_steps=accumulation_steps,
-        every=every,
+        accumulation_steps=options.accumulation_steps,
+        every=options.every,
         several_ranks=world_size > 1,
-        dataloader=dataloader,
+        dataloader=options.dataloader,
         scaler=scaler,
-        settler=Settler(
-            launch, rank, dict(loss_coefficients or {}), head["gradient_divisor"], microbatch_detail
-        ),
-        loss_source=LossSource(model, labels, ignore_index, reduction),
+        settler=settler,
+        loss_source=LossSource(reducer.inner, options.labels, options.ignore_index, options.reduction),
     )
     recorder.writer = _open_ledger(ledger_path(run, rank, launch), head)
     if (lazy := _lazy_devices(recorder)) is not None:
         return _without_hooks(recorder, lazy)
-    audit = Audit(recorder, Summary(run, recorder) if summary and rank == 0 else None)
+    audit = Audit(recorder, Summary(run, recorder) if options.summary and rank == 0 else None)
     _start(recorder, audit)
     return audit
 
@@ -194,39 +233,6 @@ def _check_scaler(scaler: Any) -> None:
         raise TypeError(
             f"accumaudit: scaler is a {type(scaler).__name__}, no torch.amp.GradScaler; give the one inside "
             "it, or none: a loss scale that the loop makes by hand needs none"
-        )
-
-
-def _check_detail(every: int, microbatch_detail: str) -> None:
-    if every < 1:
-        raise ValueError(f"accumaudit: every is {every}; it must be 1 or more")
-    if microbatch_detail not in ("full", "sums"):
-        raise ValueError(f"accumaudit: microbatch_detail is {microbatch_detail!r}; it is full or sums")
-
-
-def _writing_ranks(ranks: str | Sequence[int], world_size: int) -> list[int] | None:
-    """The ranks that write; None where all do."""
-    if isinstance(ranks, str):
-        if ranks not in ("all", "first"):
-            raise ValueError(f"accumaudit: ranks is {ranks!r}; it is all, first, or a list of ranks")
-        return None if ranks == "all" or world_size == 1 else [0]
-    chosen = sorted(set(ranks))
-    if not chosen or not set(chosen) <= set(range(world_size)):
-        raise ValueError(f"accumaudit: ranks is {list(ranks)}; it must name ranks below {world_size}")
-    return chosen if len(chosen) < world_size else None
-
-
-def _check_options(dataloader: Any, accumulation_steps: int | None, loss_unit: str, reduction: str) -> None:
-    if accumulation_steps is not None and accumulation_steps < 1:
-        raise ValueError(f"accumaudit: accumulation_steps is {accumulation_steps}; it must be 1 or more")
-    if loss_unit not in ("token", "sample"):
-        raise ValueError(f"accumaudit: loss_unit is {loss_unit!r}; it is token or sample")
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"accumaudit: reduction is {reduction!r}; it is mean or sum")
-    if dataloader is not None and not patches.watchable(dataloader, "__iter__"):
-        raise TypeError(
-            f"accumaudit: dataloader is a {type(dataloader).__name__}, whose iteration cannot be watched; "
-            "give the DataLoader, or leave it out and call audit.mark('end_of_data') when the data ends"
         )
 
 

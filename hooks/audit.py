@@ -46,6 +46,11 @@ class Audit:
             atexit.register(self._exit)
             _open_audits.add(self)
 
+    @property
+    def recorder(self) -> Recorder | None:
+        """What a runtime's adapter tells events to; None once closed, or where nothing is recorded."""
+        return self._recorder
+
     # what the loop tells
 
     def report(

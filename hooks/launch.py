@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import distributed
 from torch.optim import Optimizer
 
 from accumaudit import __version__
-from accumaudit.hooks.modules import data_parallel
+from accumaudit.hooks.contract import Contract
 from accumaudit.hooks.optimizers import optimizer_parameters, state_step
+from accumaudit.hooks.reducers import Reducer
 from accumaudit.ledger.schema import SCHEMA_VERSION
 
 _attaches: dict[str, int] = {}
@@ -54,22 +55,9 @@ def _shared_token(world_size: int) -> str | None:
     return f"parent-{os.getppid()}"
 
 
-def wrapper_of(model: nn.Module) -> str:
-    """none or ddp."""
-    return "none" if data_parallel(model) is None else "ddp"
-
-
-def gradient_divisor(model: nn.Module, world_size: int) -> float | None:
-    """What the sum of the ranks' gradients is divided by; None where that is not known."""
-    if (wrapper := data_parallel(model)) is not None:
-        # A communication hook may divide by anything.
-        hooked = bool(getattr(wrapper, "_comm_hooks", ()))
-        return None if hooked else float(distributed.get_world_size(wrapper.process_group))
-    return 1.0 if world_size == 1 else None
-
-
 def run_record(
-    model: nn.Module,
+    contract: Contract,
+    reducer: Reducer,
     optimizers: Sequence[Optimizer],
     scheduler: Any,
     *,
@@ -88,28 +76,28 @@ def run_record(
         "world_size": world_size,
         "data_parallel_rank": rank,
         "data_parallel_size": world_size,
-        "gradient_divisor": gradient_divisor(model, world_size),
-        "runtime": "torch",
+        "gradient_divisor": reducer.gradient_divisor(world_size),
+        "runtime": contract.runtime,
         "versions": {
             "accumaudit": __version__,
             "python": platform.python_version(),
             "torch": torch.__version__,
+            **contract.versions,
         },
-        "wrapper": wrapper_of(model),
-        "cpu_offload": False,
+        "wrapper": reducer.name,
+        "cpu_offload": reducer.cpu_offload,
         "precision": _precision(parameters),
         "optimizers": [
             {"index": index, "class": type(optimizer).__name__, "name": f"optimizer {index}"}
             for index, optimizer in enumerate(optimizers)
         ],
         "scheduler_class": None if scheduler is None else type(scheduler).__name__,
-        "scheduler_steps_per_update": None if scheduler is None else 1.0,
+        "scheduler_steps_per_update": None if scheduler is None else contract.scheduler_steps_per_update,
         "optimizer_state_step_at_attach": state_step(optimizers[0], parameters),
         "scheduler_step_at_attach": getattr(scheduler, "last_epoch", None),
         "started_at": time.time(),
     }
-    if data_parallel(model) is not None:
-        record |= {"replica_rank": rank, "replica_size": world_size, "shard_rank": 0, "shard_size": 1}
+    record |= reducer.layout(rank, world_size)
     return record | {name: value for name, value in declared.items() if value is not None}
 
 

@@ -10,18 +10,17 @@ from torch import Tensor, nn
 
 from accumaudit.hooks.inputs import differentiable
 from accumaudit.hooks.loss import LossCall, Site
-from accumaudit.hooks.modules import inner_module
 
 
 class LossSource:
     """Where the attached model's own loss and its labels are found, for source "model_loss"."""
 
-    def __init__(self, model: nn.Module, labels: str | None, ignore_index: int, reduction: str) -> None:
+    def __init__(self, module: nn.Module, labels: str | None, ignore_index: int, reduction: str) -> None:
         self._labels = labels
         self.is_declared = labels is not None
         self._ignore_index = ignore_index
         self._reduction = reduction
-        self._signature = inspect.signature(inner_module(model).forward) if labels is not None else None
+        self._signature = inspect.signature(module.forward) if labels is not None else None
 
     def call(
         self, output: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -16,9 +16,3 @@ def data_parallel(model: nn.Module) -> DistributedDataParallel | None:
     """The wrapper that reduces gradients, compiled or not."""
     wrapper = uncompiled(model)
     return wrapper if isinstance(wrapper, DistributedDataParallel) else None
-
-
-def inner_module(model: nn.Module) -> nn.Module:
-    """The user's own module, inside its wrapper and its compiled form."""
-    wrapper = data_parallel(model)
-    return uncompiled(model) if wrapper is None else uncompiled(wrapper.module)

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from accumaudit.hooks.norms import total_norm
+from accumaudit.hooks.shards import local
 
 
 def optimizer_parameters(optimizer: Optimizer) -> list[Tensor]:
@@ -42,6 +43,9 @@ def own_copy(value: Any) -> Tensor | None:
 
 
 def gradient_norm(optimizer: Optimizer) -> Tensor | None:
-    """The norm of all gradients that a step would use; None where there is none, or no dense one."""
+    """The norm of all gradients that a step would use, of the local parts of those that are distributed.
+
+    None where there is none, or no dense one.
+    """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return total_norm([gradient for p in parameters if (gradient := p.grad) is not None])
+    return total_norm([local(gradient) for p in parameters if (gradient := p.grad) is not None])

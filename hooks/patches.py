@@ -122,7 +122,7 @@ def watch_data(data: object) -> None:
 
         return iterate
 
-    _watch_class(data, "__iter__", wrap)
+    watch_class(type(data), "__iter__", wrap)
 
 
 def watch_scheduler(scheduler: object) -> None:
@@ -136,7 +136,7 @@ def watch_scheduler(scheduler: object) -> None:
 
         return step
 
-    _watch_class(scheduler, "step", wrap)
+    watch_class(type(scheduler), "step", wrap)
 
 
 def watch_scaler(scaler: object) -> None:
@@ -144,11 +144,12 @@ def watch_scaler(scaler: object) -> None:
     for method, wrap in SCALER.items():
         owner = next((cls for cls in type(scaler).__mro__ if method in cls.__dict__), torch.amp.GradScaler)
         if owner is not torch.amp.GradScaler:
-            _watch_class(scaler, method, outermost(wrap))
+            watch_class(type(scaler), method, outermost(wrap))
 
 
-def _watch_class(instance: object, method: str, wrap: Wrap) -> None:
-    owner = next(cls for cls in type(instance).__mro__ if method in cls.__dict__)
+def watch_class(cls: type, method: str, wrap: Wrap) -> None:
+    """Patch a method in the class that has it, once for all recorders."""
+    owner = next(base for base in cls.__mro__ if method in base.__dict__)
     patch = _class_patches.setdefault((owner, method), Patch(owner, method, wrap))
     patch.install()
 

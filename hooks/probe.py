@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from accumaudit.hooks.shards import local, version
+
 SLICE: Final = 64
 """Elements of the slice."""
 
@@ -66,8 +68,8 @@ class Probe:
         if gradient is None:
             self._known = self.slice = None
         else:
-            self._known = weakref.ref(gradient), gradient._version
-            self.slice = self._views[0].copy(gradient, self._in_rows)
+            self._known = weakref.ref(gradient), version(gradient)
+            self.slice = self._views[0].copy(local(gradient), self._in_rows)
 
     def resync(self) -> None:
         """Take the gradient for known without a copy: after a step, whose own changes say nothing."""
@@ -75,11 +77,11 @@ class Probe:
 
     def value(self) -> Tensor:
         """The slice of the parameter itself."""
-        return self._views[1].copy(self.parameter, self._in_rows)
+        return self._views[1].copy(local(self.parameter), self._in_rows)
 
     def _state(self) -> tuple[weakref.ref[Tensor], int] | None:
         gradient = self.parameter.grad
-        return None if gradient is None else (weakref.ref(gradient), gradient._version)
+        return None if gradient is None else (weakref.ref(gradient), version(gradient))
 
     def look(self) -> Change | Cleared | None:
         """What happened to the gradient since the last look, if anything did."""
@@ -87,7 +89,7 @@ class Probe:
         if gradient is None:
             self._known = self.slice = None
             return None if known is None else CLEARED
-        if known is not None and known[0]() is gradient and known[1] == gradient._version:
+        if known is not None and known[0]() is gradient and known[1] == version(gradient):
             return None
         before = self.slice
         self.refresh()
@@ -168,7 +170,7 @@ def probe_candidates(model: nn.Module, parameters: Sequence[Tensor]) -> list[Can
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
         for parameter in module.parameters(recurse=False)
     }
-    usable = [parameter for parameter in parameters if parameter.requires_grad and parameter.numel()]
+    usable = [parameter for parameter in parameters if parameter.requires_grad and local(parameter).numel()]
 
     def fitness(parameter: Tensor) -> tuple[bool, bool, bool]:
         return id(parameter) not in in_rows, parameter.dim() == 1, parameter.numel() >= SLICE

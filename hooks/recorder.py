@@ -19,11 +19,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from accumaudit.hooks import patches
 from accumaudit.hooks.average import decay_of
+from accumaudit.hooks.contract import Contract
 from accumaudit.hooks.handles import Hook
 from accumaudit.hooks.inputs import argument_names, describe, differentiable, lasting
 from accumaudit.hooks.loss import LossCall, call_site
 from accumaudit.hooks.model_loss import LossSource
-from accumaudit.hooks.modules import data_parallel, inner_module
+from accumaudit.hooks.reducers import Reducer
 from accumaudit.hooks.running import Running
 from accumaudit.hooks.schedule import moves_unseen
 from accumaudit.hooks.session import session
@@ -45,6 +46,8 @@ class Recorder:
 
     def __init__(
         self,
+        contract: Contract,
+        reducer: Reducer,
         model: nn.Module,
         optimizers: Sequence[Optimizer],
         schedulers: Sequence[Any],
@@ -57,6 +60,8 @@ class Recorder:
         settler: Settler,
         loss_source: LossSource,
     ) -> None:
+        self.contract = contract
+        self.reducer = reducer
         self.model = model
         self.accumulation_steps = accumulation_steps
         self.every = every
@@ -75,7 +80,7 @@ class Recorder:
         self._dataloader = dataloader
         self._scaler = scaler
         self._loss_source = loss_source
-        self._argument_names = argument_names(inner_module(model))
+        self._argument_names = argument_names(reducer.inner)
         self._running = Running()
         self._forwards = itertools.count()
         self._looked = False
@@ -98,8 +103,7 @@ class Recorder:
                 self._hook(self._forward_ended, model), with_kwargs=True, always_call=True
             )
         )
-        if (wrapper := data_parallel(model)) is not None:
-            inner = wrapper.module
+        if (inner := self.reducer.bypassed) is not None:
             self._keep(
                 inner.register_forward_pre_hook(self._hook(self._inner_begins, inner), with_kwargs=True)
             )
@@ -109,8 +113,11 @@ class Recorder:
                 )
             )
         for track in self.tracks:
-            self._hook_optimizer(track)
-        self._keep(register_optimizer_step_post_hook(self._hook(self._other_stepped)))
+            self._hook_parameters(track)
+            if not self.contract.tells_steps:
+                self._hook_optimizer(track)
+        if not self.contract.tells_steps:
+            self._keep(register_optimizer_step_post_hook(self._hook(self._other_stepped)))
         for scheduler in {id(t.schedule.scheduler): t.schedule.scheduler for t in self.tracks}.values():
             if moves_unseen(scheduler):
                 patches.watch_scheduler(scheduler)
@@ -126,7 +133,6 @@ class Recorder:
         )
         self._keep(optimizer.register_step_pre_hook(track.step_hook))
         self._keep(optimizer.register_step_post_hook(self._hook(lambda *_: track.step_ended(), optimizer)))
-        self._hook_parameters(track)
 
     def _hook_parameters(self, track: Track) -> None:
         """Hear every parameter that is trained now."""
@@ -197,7 +203,7 @@ class Recorder:
             track.backward_begins()
 
     def _forward_begins(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._begin("F" if self.tracks[0].reduces() else "f", sys._getframe(2), args, kwargs)
+        self._begin("F" if self.reducer.forward_reduces() else "f", sys._getframe(2), args, kwargs)
 
     def _inner_begins(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._begin("D", sys._getframe(2), args, kwargs)

@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 from accumaudit.hooks.digest import digest_all
 from accumaudit.hooks.frames import calling_frame, is_running
 from accumaudit.hooks.handles import Hook
-from accumaudit.hooks.modules import data_parallel
 from accumaudit.hooks.optimizers import (
     frozen_rate,
     gradient_norm,
@@ -27,6 +26,7 @@ from accumaudit.hooks.optimizers import (
 from accumaudit.hooks.probe import CLEARED, Change, Probe, probe_candidates
 from accumaudit.hooks.schedule import ScheduleWatch
 from accumaudit.hooks.session import session
+from accumaudit.hooks.shards import local, version
 from accumaudit.hooks.window import Attempt, Backward, Clip, Event, Forward, MicroStep, Window
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Track:
     ) -> None:
         self._recorder = recorder
         self._model = model
-        self._wrapper = data_parallel(model)
+        self._reducer = recorder.reducer
         self.index = index
         self.optimizer = optimizer
         self.parameters = optimizer_parameters(optimizer)
@@ -65,7 +65,7 @@ class Track:
         self._event_limit = EVENTS
         self._digest_due = 0
         self._moved_due = 0
-        self._left_version = self.probe.parameter._version
+        self._left_version = version(self.probe.parameter)
         """Version of the polled parameter when the last step had been made."""
         self.step_hook: Hook | None = None
         self._told_passed_over = False
@@ -154,10 +154,6 @@ class Track:
             accumulation_steps=self._recorder.accumulation_steps, schedule=self.window.schedule
         )
 
-    def reduces(self) -> bool:
-        """Whether gradients of a backward that runs now will be reduced, as far as a flag tells."""
-        return self._wrapper is None or bool(self._wrapper.require_backward_grad_sync)
-
     def note(self, letter: str, forward: Forward | None = None) -> None:
         """Add a letter."""
         self.window.events.append(Event(letter, forward=forward))
@@ -182,7 +178,7 @@ class Track:
     def backward_begins(self) -> None:
         """Look, and note whether gradients will be reduced."""
         self.poll()
-        self._reduces = self._wrapper is None or self.reduces()
+        self._reduces = self._reducer.backward_reduces()
 
     def backward_ended(self, backward: Backward) -> None:
         """Decide where the transaction began, and count the micro-step."""
@@ -427,7 +423,7 @@ class Track:
             learning_rates=[frozen_rate(group["lr"]) for group in self.optimizer.param_groups],
             weight_decays=[plain_number(group.get("weight_decay")) for group in self.optimizer.param_groups],
             norm=gradient_norm(self.optimizer) if written and not closure else None,
-            norm_scope="global",
+            norm_scope=self._reducer.norm_scope,
             gradient=None if probe.grad is None or closure else self.probe.slice,
             parameter_before=self.probe.value(),
             probe_name=self.probe.name,
@@ -444,12 +440,12 @@ class Track:
 
     def _digest_before(self) -> Tensor | None:
         """With other ranks: where the digest after the step is due, and where parameters were written to."""
-        moved = self.probe.parameter._version != self._left_version and self.updates >= self._moved_due
+        moved = version(self.probe.parameter) != self._left_version and self.updates >= self._moved_due
         if not self._recorder.several_ranks or not (moved or self.updates + 1 >= self._digest_due):
             return None
         if moved:
             self._moved_due = self.updates + DIGEST_EVERY
-        return digest_all(self.parameters)
+        return digest_all([local(parameter) for parameter in self.parameters])
 
     def _forget_failed_attempt(self) -> None:
         """A step that raised was none, whatever it did: the window goes on."""
@@ -475,10 +471,10 @@ class Track:
         attempt.parameter_after = self.probe.value()
         attempt.state_step = state_step(self.optimizer, [self.probe.parameter, *self.parameters], keep=True)
         if attempt.written and self.updates >= self._digest_due:
-            attempt.digest = digest_all(self.parameters)
+            attempt.digest = digest_all([local(parameter) for parameter in self.parameters])
             self._digest_due = (self.updates // DIGEST_EVERY + 1) * DIGEST_EVERY
         self.window.attempt = attempt
-        self._left_version = self.probe.parameter._version
+        self._left_version = version(self.probe.parameter)
         self.window.events.append(attempt.event)
         self.probe.resync()
 

@@ -18,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 import accumaudit
 from accumaudit import Audit
 from accumaudit.engine import check_paths
-from accumaudit.hooks.modules import data_parallel, inner_module
+from accumaudit.hooks.modules import data_parallel
+from accumaudit.hooks.reducers import reducer_of
 from tests.loops import TOKENS, VOCABULARY, TinyModel, batches, read_records, token_loss, total_weight
 
 NO_COMPILER = pytest.mark.skipif(
@@ -233,10 +234,10 @@ def compiled(model: nn.Module) -> nn.Module:
 def test_a_compiled_model_is_seen_through() -> None:
     """To its wrapper, whichever lies in the other."""
     model = nn.Linear(VOCABULARY, 2)
-    assert inner_module(compiled(model)) is model
+    assert reducer_of(compiled(model)).inner is model
     assert data_parallel(compiled(model)) is None
     wrapper = DistributedDataParallel.__new__(DistributedDataParallel)
     nn.Module.__init__(wrapper)
     wrapper.module = compiled(model)
     assert data_parallel(compiled(wrapper)) is wrapper
-    assert inner_module(compiled(wrapper)) is model
+    assert reducer_of(compiled(wrapper)).inner is model

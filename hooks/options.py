@@ -1,0 +1,75 @@
+"""What `attach` may be told, whatever the runtime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from accumaudit.hooks import patches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The keyword arguments of `attach`, which describes them."""
+
+    log_dir: str | os.PathLike[str]
+    accumulation_steps: int | None = None
+    max_grad_norm: float | None = None
+    dataloader: Any = None
+    gradient_divisor: float | None = None
+    loss_coefficients: Mapping[str, float] | None = None
+    loss_unit: str = "token"
+    labels: str | None = None
+    ignore_index: int = -100
+    reduction: str = "mean"
+    ranks: Literal["all", "first"] | Sequence[int] = "all"
+    every: int = 1
+    microbatch_detail: Literal["full", "sums"] = "full"
+    summary: bool = True
+
+    def check(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            ValueError: a number or a word that is none of those allowed.
+            TypeError: data whose iteration cannot be watched.
+        """
+        if self.accumulation_steps is not None and self.accumulation_steps < 1:
+            raise ValueError(
+                f"accumaudit: accumulation_steps is {self.accumulation_steps}; it must be 1 or more"
+            )
+        if self.loss_unit not in ("token", "sample"):
+            raise ValueError(f"accumaudit: loss_unit is {self.loss_unit!r}; it is token or sample")
+        if self.reduction not in ("mean", "sum"):
+            raise ValueError(f"accumaudit: reduction is {self.reduction!r}; it is mean or sum")
+        if self.dataloader is not None and not patches.watchable(self.dataloader, "__iter__"):
+            raise TypeError(
+                f"accumaudit: dataloader is a {type(self.dataloader).__name__}, whose iteration cannot be "
+                "watched; give the DataLoader, or leave it out and call audit.mark('end_of_data') when the "
+                "data ends"
+            )
+        if self.every < 1:
+            raise ValueError(f"accumaudit: every is {self.every}; it must be 1 or more")
+        if self.microbatch_detail not in ("full", "sums"):
+            raise ValueError(
+                f"accumaudit: microbatch_detail is {self.microbatch_detail!r}; it is full or sums"
+            )
+
+    def writing_ranks(self, world_size: int) -> list[int] | None:
+        """The ranks that write; None where all do.
+
+        Raises:
+            ValueError: ranks that there are none of.
+        """
+        if isinstance(self.ranks, str):
+            if self.ranks not in ("all", "first"):
+                raise ValueError(f"accumaudit: ranks is {self.ranks!r}; it is all, first, or a list of ranks")
+            return None if self.ranks == "all" or world_size == 1 else [0]
+        chosen = sorted(set(self.ranks))
+        if not chosen or not set(chosen) <= set(range(world_size)):
+            raise ValueError(
+                f"accumaudit: ranks is {list(self.ranks)}; it must name ranks below {world_size}"
+            )
+        return chosen if len(chosen) < world_size else None
