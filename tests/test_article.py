@@ -11,6 +11,8 @@ import pytest
 from accumaudit.engine import check_paths
 from tests.processes import Pair
 
+pytestmark = pytest.mark.slow  # the article is trained
+
 SOURCE = Path(__file__).with_name("article_loop.py")
 
 BROKEN = {

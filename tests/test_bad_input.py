@@ -15,6 +15,8 @@ from accumaudit.cli import main
 from accumaudit.ledger.schema import SCHEMA_VERSION, UPDATE_FIELDS
 from tests.records import to_line, write_run
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 UPDATES = 4
 
 

@@ -28,6 +28,8 @@ from accumaudit.ledger.schema import FIELDS
 from accumaudit.outputs import json_report
 from tests.records import write_run
 
+pytestmark = pytest.mark.slow  # what the pages show is run
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 ELSEWHERE = ("python.md", "testing.md")

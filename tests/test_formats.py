@@ -15,6 +15,8 @@ from accumaudit.ledger.reader import LedgerError, read_ledger
 from tests.records import Record, build_run, write_run
 from tests.tables import file_of, query, rows
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 
 class TestDamage:
     """Lines of random values and random bytes: nothing raises, and all that is a record is kept."""

@@ -10,6 +10,8 @@ from accumaudit.ledger.reader import read_ledger
 from tests.records import START, Record, build_run, to_line, write_records, write_run
 from tests.tables import column, query, windows
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 
 class TestLaunches:
     def test_ranks_that_start_within_ten_minutes_are_one_launch(self, tmp_path: Path) -> None:

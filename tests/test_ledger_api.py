@@ -20,6 +20,8 @@ from accumaudit.testing import write_run
 from tests.rulefiles import rows, write_rule
 from tests.test_cli import start
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
 

@@ -17,6 +17,8 @@ from accumaudit.outputs import text
 from tests.records import write_run
 from tests.tables import Rows, by_rank, column, query, windows
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 WINDOW_COLUMNS = """
     valid_tokens, loss_weight, loss_weight_sq, total_weight, weight_cause, weight_factors[1], weight_uniform,
     distortion_min, distortion_max, equivalent_batch, loss, samples, input_positions, attended_positions,

@@ -12,6 +12,8 @@ from tests.cases import by_case, rows_by_case, run_of_cases
 from tests.records import write_run
 from tests.verdicts import faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 CODE = "ACC805"
 WINDOW = "ZFBFBFBFB"
 EVERY_MICRO_STEP = "ZFBEFBEFBEFBOE"

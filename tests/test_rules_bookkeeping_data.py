@@ -13,6 +13,8 @@ from tests.records import Record, write_run
 from tests.tables import by_rank
 from tests.verdicts import Row, faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 CODE = "ACC811"
 END_OF_DATA = "end_of_data"
 

@@ -13,6 +13,8 @@ from tests.cases import by_case, run_of_cases
 from tests.records import write_run
 from tests.verdicts import faults, judge
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 CODE = "ACC810"
 TOKENS = [100.0, 110.0, 120.0, 130.0]
 

@@ -11,6 +11,8 @@ import pytest
 from tests.records import START, build_run, write_records, write_run
 from tests.verdicts import faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 CODE = "ACC809"
 SKIPPED = (3, 7)
 

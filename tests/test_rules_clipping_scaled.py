@@ -13,6 +13,8 @@ from accumaudit.engine import check_paths
 from tests.records import write_run
 from tests.verdicts import Row, faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 SCALE = 65536.0
 EARLY = "ZFBFBFBFBCUOGS"
 FUSED = "ZFBFBFBFBCOGS"

@@ -10,6 +10,8 @@ import pytest
 from tests.records import write_run
 from tests.verdicts import faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 
 def window(n: list[float], weights: list[float], **more: Any) -> dict[str, Any]:
     """A window of micro-steps with these valid tokens and A1."""

@@ -12,6 +12,8 @@ from accumaudit.engine import check_paths
 from tests.records import write_run
 from tests.verdicts import faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 SCALE = 65536.0
 RIGHT = "ZFBFBFBFBUCOGS"
 

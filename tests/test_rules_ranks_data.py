@@ -13,6 +13,8 @@ from tests.records import write_run
 from tests.tables import by_rank
 from tests.verdicts import faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 CODE = "ACC608"
 Window = Sequence[Sequence[str | None]]
 

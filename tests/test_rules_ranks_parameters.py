@@ -10,6 +10,8 @@ import pytest
 from tests.records import write_run
 from tests.verdicts import faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 INDEPENDENT: dict[str, Any] = {"wrapper": "none", "gradient_divisor": None}
 SAME: dict[str, Any] = {"param_digest": "aa"}
 APART: dict[str, Any] = {"param_digest": "aa", "on": {1: {"param_digest": "bb"}}}

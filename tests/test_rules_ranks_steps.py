@@ -13,6 +13,8 @@ from tests.records import write_run
 from tests.tables import by_rank
 from tests.verdicts import faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 UNWRAPPED: dict[str, Any] = {"wrapper": "none", "gradient_divisor": None}
 REDUCED_BY_HAND = "ZFBFBFBFBAO"
 MOVED: dict[str, Any] = {"probe_parameter_moved": True}

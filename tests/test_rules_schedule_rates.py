@@ -14,6 +14,8 @@ from tests.cases import by_case, run_of_cases
 from tests.records import write_run
 from tests.verdicts import faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 LATER: dict[str, Any] = {"launch": "bbbb", "started_at": 1_700_001_000.0}
 TWO_OPTIMIZERS = [{"index": 0, "class": "Muon", "name": None}, {"index": 1, "class": "AdamW", "name": None}]
 

@@ -14,6 +14,8 @@ from accumaudit.engine import check_paths
 from tests.records import build_run, write_records, write_run
 from tests.verdicts import Row, faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 CODE = "ACC306"
 RIGHT = "ZFBFBFBFBOS"
 LATER: dict[str, Any] = {"launch": "bbbb", "started_at": 1_700_001_000.0}

@@ -12,6 +12,8 @@ from accumaudit.engine import check_paths
 from tests.records import write_run
 from tests.verdicts import faults, judge
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 SLICE = [1.0, 2.0]
 APART: dict[str, Any] = {"probe_gradient": SLICE, "on": {1: {"probe_gradient": [1.5, 2.0]}}}
 """Two ranks whose gradients differ by a quarter."""

@@ -11,6 +11,8 @@ from accumaudit.engine import check_paths
 from tests.records import write_run
 from tests.verdicts import faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 
 def step(microbatches: int, word: str | None = None, **more: Any) -> dict[str, Any]:
     """An attempt after this many micro-steps; its weights add up to 1 unless said otherwise."""

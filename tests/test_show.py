@@ -14,6 +14,8 @@ from accumaudit.cli import main
 from accumaudit.testing import write_run
 from tests.rulefiles import rows, write_rule
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -17,6 +17,8 @@ from accumaudit.outputs.timeline.grid import Cell, Column, Grid, shortened
 from accumaudit.outputs.timeline.reading import What, timelines
 from accumaudit.testing import write_run
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 
 def on_terminal(run: Path, width: int, what: What = "overview") -> list[str]:
     """The lines on a terminal of this width, with the bundled rules."""

@@ -12,6 +12,8 @@ import pytest
 from accumaudit import summary
 from tests.records import write_run
 
+pytestmark = pytest.mark.slow  # each waits for the check of a subprocess
+
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from accumaudit.ledger.schema import FIELDS
 from tests.records import Record, build_run, to_line, write_records, write_run
 from tests.tables import Rows, by_rank, column, query, windows
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 
 class TestSchema:
     @pytest.mark.parametrize(("table", "fields"), [(f"{kind}s", fields) for kind, fields in FIELDS.items()])

@@ -35,6 +35,8 @@ from tests.rulefiles import rows, write_rule
 from tests.test_cli import start
 from tests.trainings import train as train_loop
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 
