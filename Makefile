@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+OLDEST := .venv-oldest
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
@@ -11,7 +12,7 @@ PYTEST_ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format docs bench build clean
+.PHONY: help setup demo test test-fast test-oldest check format docs bench build clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -37,6 +38,15 @@ test: $(READY) ## all tests
 test-fast: $(READY) ## the tests that take no more than seconds
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(PYTEST_ARGS)
 
+test-oldest: $(OLDEST)/ready ## the adapters with the oldest frameworks that they support
+	$(OLDEST)/bin/python -m pytest $(PYTEST_ARGS) $(addprefix tests/runtimes/test_,accelerate.py hf.py lightning.py)
+
+$(OLDEST)/ready: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt \
+		--editable '.[torch,runtimes]' pytest pytest-timeout
+	@touch $@
+
 check: $(READY) ## lint, format, types, generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -49,6 +59,7 @@ format: $(READY) ## mend what ruff can mend
 
 docs: $(READY) ## write the generated parts of README.md and docs/ again
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m tests.runtimes.coverage
 
 bench: $(READY) ## benchmarks: ratios, measured on this machine
 	@for file in $(sort $(wildcard tests/benchmarks/bench_*.py)); do \
@@ -59,4 +70,4 @@ build: $(READY) ## source distribution and wheel, into dist/
 	$(BIN)/python -m build --outdir dist .
 
 clean: ## remove the environment, builds and caches
-	rm -rf $(VENV) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis

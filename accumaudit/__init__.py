@@ -13,13 +13,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from accumaudit import testing
     from accumaudit.hooks import Audit, attach
+    from accumaudit.hooks.accelerate_loop import attach_accelerate
+    from accumaudit.hooks.deepspeed_engine import attach_deepspeed
     from accumaudit.opened import Ledger, LedgerError
 
 __version__ = "0.1.0"
-__all__ = ["Audit", "Ledger", "LedgerError", "__version__", "attach", "testing"]
+__all__ = [
+    "Audit",
+    "Ledger",
+    "LedgerError",
+    "__version__",
+    "attach",
+    "attach_accelerate",
+    "attach_deepspeed",
+    "testing",
+]
 
 _LAZY = {
     "attach": "accumaudit.hooks",
+    "attach_accelerate": "accumaudit.hooks.accelerate_loop",
+    "attach_deepspeed": "accumaudit.hooks.deepspeed_engine",
     "Audit": "accumaudit.hooks",
     "Ledger": "accumaudit.opened",
     "LedgerError": "accumaudit.opened",

@@ -17,10 +17,9 @@ from accumaudit.hooks.compiling import leave_hooks_alone
 from accumaudit.hooks.contract import Contract
 from accumaudit.hooks.launch import global_rank, launch_token, run_record
 from accumaudit.hooks.model_loss import LossSource
-from accumaudit.hooks.optimizers import optimizer_parameters
 from accumaudit.hooks.options import Options
 from accumaudit.hooks.recorder import Recorder
-from accumaudit.hooks.reducers import reducer_of
+from accumaudit.hooks.reducers import Reducer, reducer_of
 from accumaudit.hooks.session import session
 from accumaudit.hooks.settle import Settler
 from accumaudit.hooks.summary import Summary
@@ -54,7 +53,7 @@ def attach(
     """Record every optimizer update of a training loop.
 
     Args:
-        model: the module whose forward the loop calls; the DDP wrapper where there is one.
+        model: the module whose forward the loop calls; the DDP or FSDP wrapper where there is one.
         optimizer: the optimizer, or a list of them.
         scheduler: the learning rate scheduler, or a list as long as that of the optimizers.
         scaler: the gradient scaler; one of torch's own is seen without being given too.
@@ -63,7 +62,7 @@ def attach(
         max_grad_norm: limit of the gradient norm that the loop clips to.
         dataloader: the iterable over the training data; its iterations are epochs, but for those without
             gradients, which evaluate.
-        gradient_divisor: what the sum of the ranks' gradients is divided by, where DDP does not tell.
+        gradient_divisor: what the sum of the ranks' gradients is divided by, where no wrapper tells.
         loss_coefficients: deliberate factor of each loss term, by name; the first term is "main".
         loss_unit: token or sample: what the loss is averaged over, and the word that messages use.
         labels: name of the model's argument that holds integer labels, where the model returns its loss.
@@ -115,7 +114,8 @@ def attach_runtime(
         return Audit(None)
     optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] * len(optimizers)
-    _check_model(model, optimizers)
+    reducer = contract.reducer or reducer_of(model)
+    _check_model(model, optimizers, reducer)
     _check_schedulers(schedulers, len(optimizers))
     _check_scaler(scaler)
     options.check()
@@ -125,7 +125,6 @@ def attach_runtime(
     writing = options.writing_ranks(world_size)
     if writing is not None and rank not in writing:
         return Audit(None)
-    reducer = contract.reducer or reducer_of(model)
     head = run_record(
         contract,
         reducer,
@@ -162,7 +161,15 @@ def attach_runtime(
         dataloader=options.dataloader,
         scaler=scaler,
         settler=settler,
-        loss_source=LossSource(reducer.inner, options.labels, options.ignore_index, options.reduction),
+        loss_source=LossSource(
+            reducer.inner,
+            options.labels,
+            options.ignore_index,
+            options.reduction,
+            divisor=contract.loss_divisor,
+            shifts_labels=contract.shifts_labels,
+            log_probabilities=contract.log_probabilities,
+        ),
     )
     recorder.writer = _open_ledger(ledger_path(run, rank, launch), head)
     if (lazy := _lazy_devices(recorder)) is not None:
@@ -208,7 +215,7 @@ def _check_schedulers(schedulers: Sequence[Any], optimizers: int) -> None:
             )
 
 
-def _check_model(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+def _check_model(model: nn.Module, optimizers: Sequence[Optimizer], reducer: Reducer) -> None:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
             "accumaudit: the model has no trainable parameter; attach after requires_grad is set, "
@@ -217,7 +224,7 @@ def _check_model(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     own = {id(parameter) for parameter in model.parameters()}
     attached = {id(track.optimizer) for recorder in session.recorders for track in recorder.tracks}
     for optimizer in optimizers:
-        if not any(id(parameter) in own for parameter in optimizer_parameters(optimizer)):
+        if not any(id(parameter) in own for parameter in reducer.parameters(optimizer)):
             raise ValueError(
                 f"accumaudit: none of the parameters of {type(optimizer).__name__} belongs to the model; "
                 "attach the optimizer that was made from this model's parameters"

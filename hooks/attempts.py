@@ -17,6 +17,8 @@ def skip_evidence(window: Window, attempt: Attempt, values: Shipment) -> str | N
     """What says that the attempt left the parameters as they were; None where it was applied."""
     if window.scaling.skipped:
         return "scaler"
+    if attempt.skipped_by is not None:
+        return attempt.skipped_by
     if attempt.found_inf is not None:
         return "found_inf" if values.number(attempt.found_inf) else None
     before, after = values.number(attempt.state_step_before), values.number(attempt.state_step)
@@ -62,9 +64,9 @@ def optimizer_fields(
         "optimizer_step_skipped": attempt.event.letter == "X",
         "grad_norm_before_clip": _divided(last.norm, 1.0 if unscaled is False else last.scale, values)
         if last
-        else None,
+        else values.number(attempt.told_norm),
         "grad_norm_after_clip": _divided(attempt.norm, in_kernel, values),
-        "grad_norm_before_scope": attempt.norm_scope if last else None,
+        "grad_norm_before_scope": last.scope if last else None if attempt.told_norm is None else "global",
         "grad_norm_after_scope": attempt.norm_scope if attempt.norm is not None else None,
         "clips": [_clip_fields(clip, values) for clip in window.clips] or None,
         "optimizer_state_step": _whole(values.number(attempt.state_step)),
@@ -97,12 +99,12 @@ def _coefficient(clip: Clip, values: Shipment) -> float | None:
 
 
 def _changed(attempt: Attempt, values: Shipment) -> bool | None:
-    if attempt.parameter_after is None:
+    if attempt.parameter_after is None or not attempt.parameter_after.numel():
         return None
     return values.vector(attempt.parameter_before) != values.vector(attempt.parameter_after)
 
 
-def _divided(value: Tensor | None, scale: Tensor | float | None, values: Shipment) -> float | None:
+def _divided(value: Tensor | float | None, scale: Tensor | float | None, values: Shipment) -> float | None:
     number, divisor = values.number(value), values.number(scale)
     return None if number is None or not divisor else number / divisor
 

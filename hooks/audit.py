@@ -29,6 +29,8 @@ DECLARABLE: Final = (
     "scheduler_steps_per_update",
     "loss_coefficients",
 )
+PLACE: Final = ("rank", "optimizer", "time")
+"""Numbers of a record that a logger knows itself, or that measure nothing."""
 MARKS: Final = ("epoch_end", "end_of_data", "checkpoint", "resume", "eval")
 
 
@@ -150,7 +152,7 @@ class Audit:
         return {
             f"accumaudit/{name}": float(value)
             for name, value in last.items()
-            if isinstance(value, (bool, int, float)) and math.isfinite(value)
+            if name not in PLACE and isinstance(value, (bool, int, float)) and math.isfinite(value)
         }
 
     def state_dict(self) -> dict[str, Any]:

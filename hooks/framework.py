@@ -42,6 +42,14 @@ class Framework:
                 f"{self._name} {self._version} has no {owner.__name__}.{method}: {loses} not recorded"
             )
 
+    def has(self, instance: object, name: str, *, loses: str) -> bool:
+        """Whether an object has an attribute, without asking for its value; what goes without it is told."""
+        found = hasattr(type(instance), name) or name in vars(instance)
+        if not found:
+            kind = type(instance).__name__
+            self._lacking.append(f"{self._name} {self._version} has no {kind}.{name}: {loses} not recorded")
+        return found
+
     def tell(self, recorder: Recorder) -> None:
         """Mark in the records what could not be watched."""
         for lack in self._lacking:

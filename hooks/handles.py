@@ -46,7 +46,7 @@ class Hook:
     """
 
     def __init__(
-        self, function: Callable[..., None], on_fault: Callable[[Exception], None], owner: object = None
+        self, function: Callable[..., Any], on_fault: Callable[[Exception], None], owner: object = None
     ) -> None:
         self._function = function
         self._on_fault = on_fault
@@ -54,16 +54,16 @@ class Hook:
         self.passed_over = False
         """It was to be called in what torch makes a program of. Such a program sets it each time it runs."""
 
-    def __call__(self, first: Any, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, first: Any, *args: Any, **kwargs: Any) -> Any:
         if self._owner is not None and self._owner() is not first:
-            return
+            return None
         try:
-            if unreal():
-                self.passed_over = True
-            else:
-                self._function(first, *args, **kwargs)
+            if not unreal():
+                return self._function(first, *args, **kwargs)
+            self.passed_over = True
         except Exception as error:
             self._on_fault(error)
+        return None
 
     def __copy__(self) -> Callable[..., None]:
         return inert

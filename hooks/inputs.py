@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from accumaudit.hooks.digest import input_digest
+from accumaudit.hooks.shards import is_distributed
 from accumaudit.hooks.window import Forward
 
 _MASKS = ("attention_mask", "padding_mask", "mask")
@@ -42,6 +43,7 @@ def describe(
         named = {name: value for name, value in _tensors(names, args, kwargs) if name not in _LABELS}
         mask = named.get("attention_mask")  # others mean now what is attended, now what is not
         inputs = [tensor for name, tensor in named.items() if name not in _MASKS]
+    inputs = [tensor for tensor in inputs if not is_distributed(tensor)]
     first = ids = None
     for tensor in inputs:
         if first is None and tensor.dim():

@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 
 from accumaudit import __version__
 from accumaudit.hooks.contract import Contract
-from accumaudit.hooks.optimizers import optimizer_parameters, state_step
+from accumaudit.hooks.optimizers import state_step
 from accumaudit.hooks.reducers import Reducer
+from accumaudit.hooks.schedule import counter_of
 from accumaudit.ledger.schema import SCHEMA_VERSION
 
 _attaches: dict[str, int] = {}
@@ -67,7 +68,7 @@ def run_record(
     declared: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The first line of the file. What attach was told overrides what was found."""
-    parameters = optimizer_parameters(optimizers[0])
+    parameters = reducer.parameters(optimizers[0])
     record: dict[str, Any] = {
         "record": "run",
         "schema": SCHEMA_VERSION,
@@ -86,15 +87,17 @@ def run_record(
         },
         "wrapper": reducer.name,
         "cpu_offload": reducer.cpu_offload,
-        "precision": _precision(parameters),
+        "precision": contract.precision or ", ".join((_precision(parameters), *reducer.precision)),
         "optimizers": [
             {"index": index, "class": type(optimizer).__name__, "name": f"optimizer {index}"}
             for index, optimizer in enumerate(optimizers)
         ],
         "scheduler_class": None if scheduler is None else type(scheduler).__name__,
         "scheduler_steps_per_update": None if scheduler is None else contract.scheduler_steps_per_update,
-        "optimizer_state_step_at_attach": state_step(optimizers[0], parameters),
-        "scheduler_step_at_attach": getattr(scheduler, "last_epoch", None),
+        "optimizer_state_step_at_attach": state_step(optimizers[0], parameters)
+        if contract.updates is None
+        else contract.updates,
+        "scheduler_step_at_attach": getattr(scheduler, counter_of(scheduler), None),
         "started_at": time.time(),
     }
     record |= reducer.layout(rank, world_size)

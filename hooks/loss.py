@@ -59,6 +59,14 @@ class LossCall:
     uncounted: Tensor | None = None
     """The same where the writer is to count them."""
     numbers: dict[str, Tensor] = field(default_factory=dict)
+    divisor: Tensor | float | None = None
+    """What a sum was divided by inside the call."""
+    negated: bool = False
+    """The value is minus what the call returned, which were logarithms of probabilities."""
+    factor: float = 1.0
+    """What the gradient was multiplied by after it had arrived here."""
+    factor_before: float = 1.0
+    """What it had been multiplied by on its way from the root to here, beside the training's own doing."""
 
     def arrived(self, gradient: Tensor) -> LossCall:
         """What the call's gradient tells; the call may be differentiated again."""
@@ -71,8 +79,10 @@ class LossCall:
             self.class_weights,
             self.ignore_index,
             self.valid_tokens,
+            divisor=self.divisor,
+            negated=self.negated,
         )
-        plain = gradient.detach()
+        plain = -gradient.detach() if self.negated else gradient.detach()
         found.arrive(plain if plain.shape == self.value.shape else plain.reshape(self.value.shape))
         return found
 
@@ -133,7 +143,7 @@ class LossCall:
 
     def tensors(self) -> list[object]:
         """Everything that may be a tensor and that the writer needs."""
-        found: list[object] = [*self.numbers.values(), self.valid_tokens, self.uncounted]
+        found: list[object] = [*self.numbers.values(), self.valid_tokens, self.uncounted, self.divisor]
         if self.reduction != "none":
             found.append(self.value)
         return found
@@ -196,7 +206,9 @@ def settle_call(call: LossCall, scale: float, values: Shipment) -> TermSums:
             weight=weight, weight_sq=weight**2 * total_sq / total**2, loss_sum=mean_value * tokens
         )
     else:
-        sums = TermSums(weight=weight * total, weight_sq=weight**2 * total_sq, loss_sum=mean_value)
+        divisor = values.number(call.divisor) or 1.0
+        weight /= divisor
+        sums = TermSums(weight=weight * total, weight_sq=weight**2 * total_sq, loss_sum=mean_value * divisor)
     sums.valid_tokens = tokens
     sums.uniform = _uniform(numbers, tokens)
     sums.explained = gradient * mean_value

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -43,9 +46,26 @@ def own_copy(value: Any) -> Tensor | None:
 
 
 def gradient_norm(optimizer: Optimizer) -> Tensor | None:
-    """The norm of all gradients that a step would use, of the local parts of those that are distributed.
+    """The norm of all gradients that a step would use; None where there is none, or no dense one."""
+    return total_norm([local(gradient) for p in _all_of(optimizer) if (gradient := p.grad) is not None])
 
-    None where there is none, or no dense one.
+
+def shard_norm(optimizer: Optimizer, copies: Callable[[Tensor], int]) -> Tensor | None:
+    """This rank's share of it: the squares of the shares of a shard group add up to that of the whole.
+
+    Args:
+        optimizer: whose gradients are shards.
+        copies: on how many ranks of the group the same gradient of a parameter lies.
     """
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return total_norm([local(gradient) for p in parameters if (gradient := p.grad) is not None])
+    shares = []
+    for parameter in _all_of(optimizer):
+        if parameter.grad is not None:
+            share, ranks = local(parameter.grad), copies(parameter)
+            shares.append(share if ranks == 1 else share.detach() / math.sqrt(ranks))
+    if not shares and not any(local(parameter).numel() for parameter in _all_of(optimizer)):
+        return torch.zeros(())  # parameters may be fewer than ranks
+    return total_norm(shares)
+
+
+def _all_of(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -7,7 +7,7 @@ cleared or changed, in whatever way; copies of a small fixed slice, compared by 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -15,13 +15,14 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from accumaudit.hooks.shards import local, version
+from accumaudit.hooks.modules import plain_name
+from accumaudit.hooks.shards import is_distributed, local, version
 
 SLICE: Final = 64
 """Elements of the slice."""
 
 KEPT: Final = 1 << 16
-"""Elements up to which a view of a tensor is kept: it keeps the tensor's memory."""
+"""Elements, of eight bytes, up to which a view of a tensor is kept: it keeps the memory behind it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,11 +51,18 @@ class Candidate(NamedTuple):
     """Its gradient may be empty but for some rows, as an embedding's."""
 
 
+def _own_gradient(parameter: Tensor) -> Tensor | None:
+    return parameter.grad
+
+
 class Probe:
     """The polled parameter and what was last seen of its gradient."""
 
-    def __init__(self, candidates: Sequence[Candidate]) -> None:
+    def __init__(
+        self, candidates: Sequence[Candidate], gradient: Callable[[Tensor], Tensor | None] = _own_gradient
+    ) -> None:
         self.candidates = candidates
+        self._gradient = gradient
         self.name, self.parameter, self._in_rows = candidates[-1]
         self._known: tuple[weakref.ref[Tensor], int] | None = None
         self._views = _Views(), _Views()
@@ -64,7 +72,7 @@ class Probe:
 
     def refresh(self) -> None:
         """Take the gradient as it is now for known."""
-        gradient = self.parameter.grad
+        gradient = self._gradient(self.parameter)
         if gradient is None:
             self._known = self.slice = None
         else:
@@ -74,25 +82,32 @@ class Probe:
     def resync(self) -> None:
         """Take the gradient for known without a copy: after a step, whose own changes say nothing."""
         self._known = self._state()
+        gradient = self._gradient(self.parameter)
+        if gradient is not None and is_distributed(gradient):
+            self.refresh()  # it is compared by its values
 
     def value(self) -> Tensor:
         """The slice of the parameter itself."""
         return self._views[1].copy(local(self.parameter), self._in_rows)
 
     def _state(self) -> tuple[weakref.ref[Tensor], int] | None:
-        gradient = self.parameter.grad
+        gradient = self._gradient(self.parameter)
         return None if gradient is None else (weakref.ref(gradient), version(gradient))
 
     def look(self) -> Change | Cleared | None:
         """What happened to the gradient since the last look, if anything did."""
-        gradient, known = self.parameter.grad, self._known
+        gradient, known = self._gradient(self.parameter), self._known
         if gradient is None:
             self._known = self.slice = None
             return None if known is None else CLEARED
-        if known is not None and known[0]() is gradient and known[1] == version(gradient):
+        same = known is not None and known[0]() is gradient and known[1] == version(gradient)
+        # What torch does to several DTensors at once shows in no version.
+        if same and not is_distributed(gradient):
             return None
         before = self.slice
         self.refresh()
+        if same and self.slice is not None and before is not None and _are_known_equal(before, self.slice):
+            return None
         return None if self.slice is None else Change(before, self.slice)
 
     def follow(self, fired: Sequence[Tensor]) -> None:
@@ -105,6 +120,13 @@ class Probe:
         found = next((entry for entry in reversed(self.candidates) if id(entry.parameter) in got), None)
         if found is not None:
             self.name, self.parameter, self._in_rows = found
+
+
+def _are_known_equal(before: Tensor, after: Tensor) -> bool:
+    """Whether they are equal, NaN included, where that can be asked without waiting for a device."""
+    if not before.is_cpu or not after.is_cpu or before.dtype is not after.dtype:
+        return False
+    return torch.equal(before.view(torch.uint8), after.view(torch.uint8))
 
 
 class _Views:
@@ -134,7 +156,8 @@ class _Views:
 def _may_be_kept(tensor: Tensor) -> bool:
     # On an accelerator a kept view would keep memory from those who plan it, such as CUDA graphs.
     plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
-    return plain and tensor.is_cpu and tensor.numel() <= KEPT
+    # A gradient may be a small part of a large buffer.
+    return plain and tensor.is_cpu and tensor.untyped_storage().nbytes() <= 8 * KEPT
 
 
 def _slice_view(tensor: Tensor, in_rows: bool) -> Tensor:
@@ -163,14 +186,16 @@ def probe_candidates(model: nn.Module, parameters: Sequence[Tensor]) -> list[Can
     Rows of an embedding get no gradient where their token does not occur, so embeddings come first;
     vectors (norms, biases) get one in every element and are small, so they come last.
     """
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = {id(parameter): plain_name(name) for name, parameter in model.named_parameters()}
     in_rows = {
         id(parameter)
         for module in model.modules()
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
         for parameter in module.parameters(recurse=False)
     }
-    usable = [parameter for parameter in parameters if parameter.requires_grad and local(parameter).numel()]
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    # Where parameters are sharded, nothing of them may lie on this rank.
+    usable = [parameter for parameter in trained if local(parameter).numel()] or trained
 
     def fitness(parameter: Tensor) -> tuple[bool, bool, bool]:
         return id(parameter) not in in_rows, parameter.dim() == 1, parameter.numel() >= SLICE

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from accumaudit.hooks import patches
 from accumaudit.hooks.average import decay_of
 from accumaudit.hooks.contract import Contract
+from accumaudit.hooks.engine_track import EngineTrack
 from accumaudit.hooks.handles import Hook
 from accumaudit.hooks.inputs import argument_names, describe, differentiable, lasting
 from accumaudit.hooks.loss import LossCall, call_site
@@ -29,6 +30,7 @@ from accumaudit.hooks.running import Running
 from accumaudit.hooks.schedule import moves_unseen
 from accumaudit.hooks.session import session
 from accumaudit.hooks.settle import Settler
+from accumaudit.hooks.shards import is_distributed
 from accumaudit.hooks.shipment import Shipment
 from accumaudit.hooks.track import Track
 from accumaudit.hooks.window import Backward, Forward, Window
@@ -66,6 +68,7 @@ class Recorder:
         self.accumulation_steps = accumulation_steps
         self.every = every
         self.several_ranks = several_ranks
+        self._divisor = self._divisor_now()
         self.settler = settler
         self.writer: LedgerWriter | None = None
         self.epoch: int | None = None
@@ -74,7 +77,7 @@ class Recorder:
         """The one that trains: another of the program's may run backwards that are none of this run's."""
         self._told_replaced = False
         self.tracks = [
-            Track(self, index, model, optimizer, scheduler)
+            (EngineTrack if contract.tells_steps else Track)(self, index, model, optimizer, scheduler)
             for index, (optimizer, scheduler) in enumerate(zip(optimizers, schedulers, strict=True))
         ]
         self._dataloader = dataloader
@@ -96,7 +99,23 @@ class Recorder:
 
     def start(self) -> None:
         """Set every hook."""
-        model = self.model
+        if not self.contract.tells_forwards:
+            self._hook_forwards(self.model)
+        for track in self.tracks:
+            self._hook_parameters(track)
+            if not self.contract.tells_steps:
+                self._hook_optimizer(track)
+        self._keep(register_optimizer_step_post_hook(self._hook(self._other_stepped)))
+        for scheduler in {id(t.schedule.scheduler): t.schedule.scheduler for t in self.tracks}.values():
+            if moves_unseen(scheduler):
+                patches.watch_scheduler(scheduler)
+        if self._dataloader is not None:
+            patches.watch_data(self._dataloader)
+        if self._scaler is not None:
+            patches.watch_scaler(self._scaler)
+        self.reducer.watch(self)
+
+    def _hook_forwards(self, model: nn.Module) -> None:
         self._keep(model.register_forward_pre_hook(self._hook(self._forward_begins, model), with_kwargs=True))
         self._keep(
             model.register_forward_hook(
@@ -112,19 +131,6 @@ class Recorder:
                     self._hook(self._forward_ended, inner), with_kwargs=True, always_call=True
                 )
             )
-        for track in self.tracks:
-            self._hook_parameters(track)
-            if not self.contract.tells_steps:
-                self._hook_optimizer(track)
-        if not self.contract.tells_steps:
-            self._keep(register_optimizer_step_post_hook(self._hook(self._other_stepped)))
-        for scheduler in {id(t.schedule.scheduler): t.schedule.scheduler for t in self.tracks}.values():
-            if moves_unseen(scheduler):
-                patches.watch_scheduler(scheduler)
-        if self._dataloader is not None:
-            patches.watch_data(self._dataloader)
-        if self._scaler is not None:
-            patches.watch_scaler(self._scaler)
 
     def _hook_optimizer(self, track: Track) -> None:
         optimizer = track.optimizer
@@ -136,6 +142,8 @@ class Recorder:
 
     def _hook_parameters(self, track: Track) -> None:
         """Hear every parameter that is trained now."""
+        if not self.reducer.hears_parameters:
+            return  # some wrappers work another way where a parameter has a hook
         for handle in self._parameter_handles.get(track.index, ()):
             handle.remove()
         # The cheapest of hooks: it is called for every parameter in every backward.
@@ -143,8 +151,21 @@ class Recorder:
             parameter.register_post_accumulate_grad_hook(track.fired.append) for parameter in track.parameters
         ]
 
-    def _hook(self, function: Callable[..., None], owner: object = None) -> Hook:
+    def _divisor_now(self) -> float | None:
+        return self.reducer.gradient_divisor(2 if self.several_ranks else 1)
+
+    @property
+    def divisor_ratio(self) -> float | None:
+        """The reduction's divisor at attach over that of now; None where it is not known any more."""
+        now = self._divisor_now()
+        return 1.0 if now == self._divisor or not self._divisor else self._divisor / now if now else None
+
+    def _hook(self, function: Callable[..., Any], owner: object = None) -> Hook:
         return Hook(function, self.fault, owner)
+
+    def keep(self, handle: Any) -> None:
+        """Take the hook of this handle away with all others."""
+        self._handles.append(handle)
 
     def _keep(self, handle: Any) -> None:
         self._handles.append(handle)
@@ -216,15 +237,31 @@ class Recorder:
         if session.backward is not None and session.in_backward:
             return  # a recomputation, perhaps in a thread of autograd's
         self.thread = threading.get_ident()
-        for track in self.tracks:
-            track.poll()
+        self.poll()
         self.window_begins()
         self._looked = True
-        forward = Forward(letter, number=next(self._forwards), recorder=id(self))
+        forward = self._note_forward(letter)
         self._running.note(forward)
+        describe(forward, self._argument_names, args, kwargs)
+
+    def _note_forward(self, letter: str) -> Forward:
+        forward = Forward(letter, number=next(self._forwards), recorder=id(self))
         for track in self.tracks:
             track.note(letter, forward)
-        describe(forward, self._argument_names, args, kwargs)
+        return forward
+
+    def forward_told(self, inputs: object, loss: Tensor) -> Forward:
+        """A forward that has just ended, by what it was given and the loss that came of it."""
+        self.thread = threading.get_ident()
+        self.poll()
+        forward = self._note_forward("F" if self.reducer.forward_reduces() else "f")
+        describe(forward, (), (inputs,), {})
+        self.loss_told(forward, loss)
+        return forward
+
+    def loss_told(self, forward: Forward, loss: Tensor) -> None:
+        """A loss that came of a forward, about to be called backward on."""
+        session.watch_use(forward, [node for node in (lasting(loss).grad_fn,) if node is not None])
 
     def _forward_ended(
         self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -278,10 +315,12 @@ class Recorder:
         for track in self.tracks:
             track.clip_begins(parameters)
 
-    def clip_ended(self, kind: str, parameters: list[Tensor], limit: Any, norm: Any) -> None:
-        """Just after a clip."""
+    def clip_ended(
+        self, kind: str, parameters: list[Tensor], limit: Any, norm: Any, whole: bool = False
+    ) -> None:
+        """Just after a clip; `whole`: its norm is that of all ranks' shards."""
         for track in self.tracks:
-            track.clip_ended(kind, parameters, limit, norm)
+            track.clip_ended(kind, parameters, limit, norm, whole)
 
     def unscale_begins(self, scaler: Any, optimizer: Any) -> None:
         """Just before a scaler unscales the gradients of an optimizer."""
@@ -354,15 +393,23 @@ class Recorder:
     def data_begins(self, data: object) -> None:
         """A new iteration over the data."""
         if self.reads(data):
-            if self.epoch is not None:
-                self.mark("epoch_end")
-            self.epoch = (self.epoch or 0) + 1
+            self.epoch_begins((self.epoch or 0) + 1)
 
     def data_ended(self, data: object) -> None:
         """The data is exhausted."""
         if self.reads(data):
-            self.mark("end_of_data")
-            self._note_data_end()
+            self.end_of_data()
+
+    def epoch_begins(self, epoch: int) -> None:
+        """The data begins from its start; epochs count from 1."""
+        if self.epoch is not None:
+            self.mark("epoch_end")
+        self.epoch = epoch
+
+    def end_of_data(self, **fields: Any) -> None:
+        """No more data in this epoch."""
+        self.mark("end_of_data", **fields)
+        self._note_data_end()
 
     def _note_data_end(self) -> None:
         for track in self.tracks:
@@ -429,6 +476,8 @@ class Recorder:
         """What the loop says of the transaction that is open."""
         self.poll()
         for name, value in values.items():
+            if isinstance(value, Tensor) and is_distributed(value):
+                continue  # it may have to be asked of other ranks
             kept = value.detach().clone() if isinstance(value, Tensor) else value
             for track in self.tracks:
                 track.window.reported[name] = kept
@@ -494,8 +543,8 @@ class Recorder:
             track.continue_from(counts["updates"], counts["micro_steps"])
         self.declare({"resumed_from_update": self.tracks[0].updates})
 
-    def observe_loss(self, loss: Tensor, valid_tokens: Any, reduction: str) -> None:
-        """A loss that no patched function makes, declared by the loop."""
+    def observe_loss(self, loss: Tensor, valid_tokens: Any, reduction: str, divisor: Any = None) -> None:
+        """A loss that no patched function makes, declared by the loop; a sum may be divided already."""
         tokens = valid_tokens.detach().clone() if isinstance(valid_tokens, Tensor) else float(valid_tokens)
         call = LossCall(
             site=call_site(),
@@ -503,5 +552,6 @@ class Recorder:
             value=loss.detach().clone(),
             source="declared",
             valid_tokens=tokens,
+            divisor=divisor,
         )
         session.watch_loss(loss, lambda _tensor: call)

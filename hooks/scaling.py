@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -25,3 +26,9 @@ class Scales:
         if known is None or known[0]() is not scale or known[1] != scale._version:
             known = self._known[scaler] = weakref.ref(scale), scale._version, scale.detach().clone()
         return known[2]
+
+
+def torch_scaler(holder: object) -> torch.amp.GradScaler | None:
+    """The scaler that a runtime's object holds as `scaler`; None where it is not of torch's kind."""
+    scaler = getattr(holder, "scaler", None)
+    return scaler if isinstance(scaler, torch.amp.GradScaler) else None

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor
 from torch.optim import Optimizer
+
+COUNTERS: Final = ("last_epoch", "last_batch_iteration")
+"""Names under which schedulers keep their own count of steps."""
+
+
+def counter_of(scheduler: object) -> str:
+    """The one that this scheduler has."""
+    return next((name for name in COUNTERS if hasattr(scheduler, name)), COUNTERS[0])
 
 
 class ScheduleWatch:
@@ -19,14 +27,15 @@ class ScheduleWatch:
     def follow(self, scheduler: Any) -> None:
         """Watch another scheduler, made or given later; its past steps are none of this run's."""
         self.scheduler = scheduler
-        self._epoch = getattr(scheduler, "last_epoch", None)
+        self._counter = counter_of(scheduler)
+        self._epoch = getattr(scheduler, self._counter, None)
         self._rates = getattr(scheduler, "_last_lr", None)
         self._rate = self._first_rate()
 
     @property
     def state(self) -> tuple[int | None, float | Tensor | None]:
         """`last_epoch` and the first rate that the scheduler gives; None where it has none."""
-        epoch = getattr(self.scheduler, "last_epoch", None)
+        epoch = getattr(self.scheduler, self._counter, None)
         rates = getattr(self.scheduler, "_last_lr", None)
         return (epoch if isinstance(epoch, int) else None), (rates[0] if rates else None)
 
@@ -38,7 +47,7 @@ class ScheduleWatch:
         """
         steps = 0
         if (scheduler := self.scheduler) is not None:
-            epoch, rates = getattr(scheduler, "last_epoch", None), getattr(scheduler, "_last_lr", None)
+            epoch, rates = getattr(scheduler, self._counter, None), getattr(scheduler, "_last_lr", None)
             if rates is not self._rates or epoch != self._epoch:
                 steps = self._steps(epoch, rates)
         groups = self._optimizer.param_groups

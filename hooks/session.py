@@ -13,6 +13,7 @@ from torch import Tensor
 from accumaudit.hooks.inputs import lasting
 from accumaudit.hooks.loss import LossCall
 from accumaudit.hooks.scaling import Scales
+from accumaudit.hooks.shards import is_distributed
 from accumaudit.hooks.window import Backward, Forward
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Session:
     def __init__(self) -> None:
         self.recorders: list[Recorder] = []
         self.backward: Backward | None = None
+        self.stepping = 0
+        """Steps of runtimes that run now: collectives in them are the runtime's own."""
         self._depth = 0
         self._scales = Scales()
         self._thread = threading.local()
@@ -73,7 +76,19 @@ class Session:
         """A call of backward; one inside another (reentrant checkpointing) belongs to it."""
         self._depth += 1
         if self._depth == 1:
-            self._open_backward(roots, gradients)
+            self._open_backward()
+            self._note_root(roots, gradients)
+        elif self.backward is not None and self.backward.awaits_root:
+            self.backward.awaits_root = False
+            self._note_root(roots, gradients)
+
+    def runtime_backward_begins(self) -> None:
+        """A call of a runtime's that makes one backward, and does more when that has ended."""
+        self._depth += 1
+        if self._depth == 1:
+            self._open_backward()
+            if self.backward is not None:
+                self.backward.awaits_root = True
 
     def backward_ends(self) -> None:
         """It has returned, or raised."""
@@ -115,12 +130,15 @@ class Session:
             for track in recorder.tracks:
                 track.fired.clear()
 
-    def _open_backward(self, roots: Any, gradients: Any) -> None:
+    def _open_backward(self) -> None:
         for recorder in self.recorders:
             recorder.guard(recorder.backward_begins)
         self.backward = Backward()
+
+    def _note_root(self, roots: Any, gradients: Any) -> None:
         try:
-            self.backward.root = _root_value(roots, gradients)
+            if self.backward is not None:
+                self.backward.root = _root_value(roots, gradients)
         except Exception as error:
             self.fault(error)
 
@@ -159,7 +177,10 @@ class Session:
 
     def watch_scale(self, scaler: Any, outputs: Any) -> None:
         """Note what a gradient scaler has scaled, to learn which backward goes through it."""
-        scale = self.scale_of(scaler)
+        self.watch_scaled(self.scale_of(scaler), outputs)
+
+    def watch_scaled(self, scale: Tensor | None, outputs: Any) -> None:
+        """Note what was multiplied by this scale; each value of it is one tensor."""
         for output in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
             if isinstance(output, Tensor) and output.grad_fn is not None:
                 output.grad_fn.register_prehook(_ScaledHere(self, scale))
@@ -179,6 +200,8 @@ class Session:
         """
         if not isinstance(output, Tensor) or output.grad_fn is None or getattr(self._thread, "busy", False):
             return
+        if is_distributed(output):
+            return  # its value may have to be asked of other ranks
         self._thread.busy = True
         try:
             call = remember(output, *args, **kwargs)
@@ -196,7 +219,9 @@ class Session:
         if gradient is None or self.is_foreign:
             return
         backward = self.backward or self.current_backward()
-        backward.calls.append(call.arrived(gradient))
+        arrived = call.arrived(gradient)
+        arrived.factor_before = backward.factor
+        backward.calls.append(arrived)
 
 
 class _UsedHere:
@@ -249,11 +274,11 @@ class _Arrival:
 
 
 def _root_value(roots: Any, gradients: Any) -> Tensor | None:
-    if gradients is None and isinstance(roots, Tensor) and roots.dim() == 0:
+    if gradients is None and type(roots) is Tensor and roots.dim() == 0:
         return roots.detach().clone()
     tensors = [roots] if isinstance(roots, Tensor) else list(roots)
-    if not all(isinstance(tensor, Tensor) for tensor in tensors):
-        return None  # edges of the graph
+    if not all(isinstance(tensor, Tensor) and not is_distributed(tensor) for tensor in tensors):
+        return None  # edges of the graph, or values of which this rank has a part
     weights = (
         [gradients] * len(tensors) if gradients is None or isinstance(gradients, Tensor) else list(gradients)
     )

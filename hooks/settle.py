@@ -43,7 +43,7 @@ class Settler:
     ) -> None:
         self._who = {"launch": launch, "rank": rank}
         self.coefficients = coefficients
-        self._gradient_divisor = gradient_divisor
+        self.gradient_divisor = gradient_divisor
         self._sums = microbatch_detail == "sums"
         self._late_skips: dict[int, int] = {}
         """Attempts that were found to be skipped when their record was made, by optimizer."""
@@ -109,7 +109,8 @@ class Settler:
         record |= {name: values.number(value) for name, value in window.reported.items()}
         record |= optimizer_fields(window, attempt, reading, unscaled, values)
         record["skip_evidence"] = evidence
-        record["grad_rescale"] = self._rescale(reading)
+        rescale, ratio = self._rescale(reading), attempt.divisor_ratio
+        record["grad_rescale"] = None if rescale is None or ratio is None else rescale * ratio
         record |= scaler_fields(window, values) | average_fields(window, values)
         record |= schedule_fields(window, values)
         if self._sums:
@@ -120,8 +121,8 @@ class Settler:
 
     def _rescale(self, reading: Reading) -> float | None:
         """What multiplied the gradients, without the division that belongs to the loop's own reduction."""
-        averages = "A" in reading.word and reading.rescale is not None and self._gradient_divisor is not None
-        if averages and abs((reading.rescale or 0.0) * (self._gradient_divisor or 0.0) - 1) < 1e-6:
+        averages = "A" in reading.word and reading.rescale is not None and self.gradient_divisor is not None
+        if averages and abs((reading.rescale or 0.0) * (self.gradient_divisor or 0.0) - 1) < 1e-6:
             return 1.0
         return reading.rescale
 

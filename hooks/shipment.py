@@ -8,6 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from accumaudit.hooks.shards import local
+
 
 class Shipment:
     """The values of some small tensors, to be read by the writer thread.
@@ -57,7 +59,8 @@ class Shipment:
     def vector(self, tensor: Tensor) -> list[float]:
         """All values of a tensor, flattened."""
         known = self._values.get(id(tensor))
-        return cast("list[float]", tensor.detach().reshape(-1).tolist()) if known is None else known
+        # The whole of a DTensor would be asked of other ranks, and by another thread than theirs.
+        return cast("list[float]", local(tensor).detach().reshape(-1).tolist()) if known is None else known
 
     def number(self, value: Tensor | float | None) -> float | None:
         """The value of a 0-d tensor; a plain number and None as they are."""

@@ -12,18 +12,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from accumaudit.hooks.closures import Arguments, WatchedClosure, closure_of, with_closure
 from accumaudit.hooks.digest import digest_all
 from accumaudit.hooks.frames import calling_frame, is_running
+from accumaudit.hooks.gathering import Gathering
 from accumaudit.hooks.handles import Hook
 from accumaudit.hooks.optimizers import (
     frozen_rate,
     gradient_norm,
-    optimizer_parameters,
     own_copy,
     plain_number,
+    shard_norm,
     state_step,
 )
-from accumaudit.hooks.probe import CLEARED, Change, Probe, probe_candidates
+from accumaudit.hooks.probe import CLEARED, Candidate, Change, Probe, probe_candidates
 from accumaudit.hooks.schedule import ScheduleWatch
 from accumaudit.hooks.session import session
 from accumaudit.hooks.shards import local, version
@@ -56,11 +58,15 @@ class Track:
         self._reducer = recorder.reducer
         self.index = index
         self.optimizer = optimizer
-        self.parameters = optimizer_parameters(optimizer)
+        self.parameters = self._reducer.parameters(optimizer)
         self._ids = {id(parameter) for parameter in self.parameters}
-        self.probe = Probe(probe_candidates(model, self.parameters))
+        self.probe = Probe(self._candidates(), self._reducer.gradient)
         self.fired: list[Tensor] = []
         """Parameters that got a gradient in the backward that runs; their hooks append to it."""
+        self._gathering: Gathering | None = None
+        """Tells of those whose hooks are silent."""
+        self._awaits_gradient = False
+        """Gradients of the last backward are still on their way: a later one waits for them."""
         self._reduces = True
         self._event_limit = EVENTS
         self._digest_due = 0
@@ -89,6 +95,10 @@ class Track:
         if not self._cleared and self.probe.slice is not None:
             self.window.events.append(Event("?", change=Change(None, self.probe.slice)))
 
+    def _candidates(self) -> list[Candidate]:
+        shown = [parameter for parameter in self.parameters if self._reducer.shows(parameter)]
+        return probe_candidates(self._model, shown or self.parameters)
+
     def continue_from(self, updates: int, micro_steps: int) -> None:
         """Count on from an earlier launch."""
         self.updates, self.micro_steps, self._continued = updates, micro_steps, True
@@ -111,11 +121,11 @@ class Track:
 
     def parameters_changed(self) -> bool:
         """Whether other parameters are trained now than before; they are taken over."""
-        now = optimizer_parameters(self.optimizer)
+        now = self._reducer.parameters(self.optimizer)
         if not now or (len(now) == len(self.parameters) and all(map(is_, now, self.parameters))):
             return False
         self.parameters, self._ids = now, {id(parameter) for parameter in now}
-        self.probe.candidates = probe_candidates(self._model, now)
+        self.probe.candidates = self._candidates()
         return True
 
     def poll(self) -> None:
@@ -130,7 +140,7 @@ class Track:
         if rate_changed:
             self.window.events.append(Event("R"))
         collective, self._collective = self._collective, None
-        change = self.probe.look()
+        change = None if self._awaits_gradient else self.probe.look()
         if change is CLEARED:
             self._cleared = True
         elif collective == "gradient":  # one that was not waited for may not show in the version
@@ -179,15 +189,22 @@ class Track:
         """Look, and note whether gradients will be reduced."""
         self.poll()
         self._reduces = self._reducer.backward_reduces()
+        if not self._reducer.hears_parameters:
+            self._gathering = Gathering(self._reducer, self.parameters)
 
     def backward_ended(self, backward: Backward) -> None:
         """Decide where the transaction began, and count the micro-step."""
         fired = self.fired.copy()
         self.fired.clear()  # the hooks hold this list
+        if self._gathering is not None:
+            fired += self._gathering.ended(self.probe.parameter)
+            self._gathering = None
         if not fired or id(self) in backward.counted:
             return
         if self.window.attempt is not None:
             self.rotate(backward)
+            # Of a parameter that lies on other ranks alone no gradient is seen to go.
+            self._cleared = self._cleared or not local(self.probe.parameter).numel()
         events = self.window.events
         first = self._first_new_forward(backward)
         if self._cleared:
@@ -204,8 +221,10 @@ class Track:
         events.append(Event("B" if self._reduces else "b", micro_step=micro_step))
         self._fill(micro_step, backward)
         self.probe.follow(fired)
-        self.probe.refresh()
-        self._note_gradient()
+        self._awaits_gradient = not self._reducer.settled
+        if not self._awaits_gradient:
+            self.probe.refresh()
+            self._note_gradient()
 
     def _note_gradient(self) -> None:
         self.window.gradient = self.probe.slice
@@ -285,18 +304,26 @@ class Track:
             self.poll()
             self._before = self.probe.slice
 
-    def clip_ended(self, kind: str, parameters: list[Tensor], limit: Any, norm: Any) -> None:
-        """Just after a clip."""
+    def clip_ended(
+        self, kind: str, parameters: list[Tensor], limit: Any, norm: Any, whole: bool = False
+    ) -> None:
+        """Just after a clip; `whole`: its norm is that of all ranks' shards."""
         given = {id(parameter) for parameter in parameters if parameter.grad is not None}
         if given and not given & self._ids:
             return  # of another optimizer; a clip of nothing at all is everybody's
         self.probe.refresh()
+        scope: str | None = "global"
+        if not isinstance(norm, Tensor):
+            norm = None
+        elif not whole:
+            norm, scope = self._reducer.returned_norm(norm)
         self.window.clips.append(
             Clip(
                 micro_step=len(self.window.micro_steps),
                 kind=kind,
                 limit=limit.detach().clone() if isinstance(limit, Tensor) else float(limit),
-                norm=norm.detach().clone() if isinstance(norm, Tensor) else None,
+                norm=None if norm is None else norm.detach().clone(),
+                scope=scope,
                 complete=bool(given) and not self._have_gradients(self._ids - given),
                 before=self._before if id(self.probe.parameter) in given else None,
                 after=self.probe.slice if id(self.probe.parameter) in given else None,
@@ -317,8 +344,15 @@ class Track:
             return 1.0
         return self.window.micro_steps[-1].scale
 
+    @property
+    def _is_used_up(self) -> bool:
+        """Whether a runtime's step goes on behind the optimizer's: with the next group, which is no news."""
+        return self._attempt is not None and self._attempt.placed
+
     def touched_by(self, scaler: Any) -> None:
         """A scaler unscales the gradients or is asked to step."""
+        if self._is_used_up:
+            return
         self._scaler = scaler
         self._begin_attempt()
         self.window.scaling.scale = session.scale_of(scaler)
@@ -326,27 +360,38 @@ class Track:
     def unscale_begins(self, scaler: Any) -> None:
         """Just before a scaler unscales the gradients."""
         self.touched_by(scaler)
+        if self._is_used_up:
+            self.probe.refresh()
         self._before = self.probe.slice
 
     def unscale_ended(self) -> None:
         """Just after it."""
         self.probe.refresh()
         scaling = self.window.scaling
-        scaling.before, scaling.after, scaling.unscaled = self._before, self.probe.slice, True
-        self.window.events.append(Event("U", scale=scaling.scale))
+        if self._reducer.gives(self.probe.parameter):
+            scaling.before, scaling.after = self._before, self.probe.slice
+        if not self._is_used_up:
+            scaling.unscaled = True
+            self.window.events.append(Event("U", scale=scaling.scale))
 
     def skipped_by_scaler(self) -> None:
         """The scaler has not called the step: gradients and parameters are as they were before."""
         try:
             self.step_begins((), {})
-            if self._attempt is not None:
-                self._attempt.event.letter = "X"
-                self._attempt.optimizer_update_id -= 1
-                self.updates -= 1
-                self.window.scaling.skipped = True
+            self._skip_attempt()
             self.step_ended()
         finally:
             self._step_frame = None  # it is the loop's own: whatever failed, the loop goes on
+
+    def _skip_attempt(self) -> None:
+        if self._attempt is not None:
+            self._take_back(self._attempt)
+            self.window.scaling.skipped = True
+
+    def _take_back(self, attempt: Attempt) -> None:
+        attempt.event.letter = "X"
+        attempt.optimizer_update_id -= 1
+        self.updates -= 1
 
     def scaler_updated(self, scaler: Any) -> None:
         """After the update of the scaler, if it served this optimizer."""
@@ -375,6 +420,7 @@ class Track:
     def collective_ended(self, tensors: list[Any], finished: bool) -> None:
         """The loop has run a collective on these tensors, or begun one."""
         gradient = self.probe.parameter.grad
+        gradient = None if gradient is None else local(gradient)
         if gradient is None or not self.window.micro_steps or gradient.layout != torch.strided:
             return
         if self._is_stepping:
@@ -397,23 +443,50 @@ class Track:
         if self.window.attempt is not None:
             self.rotate()
 
-    def step_begins(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """Just before the optimizer's step; one inside another, of a parent class, is part of it."""
+    def step_begins(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Arguments | None:
+        """Just before the optimizer's step; one inside another, of a parent class, is part of it.
+
+        Returns:
+            The arguments that it is to have instead, if any.
+        """
         if self._step_frame is not None and is_running(self._step_frame):
-            return
+            return None
         self._step_frame = calling_frame()
+        self._forget_failed_attempt()
+        closure = closure_of(arguments, keywords)
+        if closure is None or not self._recorder.contract.closure_is_window:
+            self._attempt_begins(closure is not None)
+            return None
+        guard = self._recorder.guard
+        watched = WatchedClosure(
+            closure,
+            lambda call: guard(self._closure_begins, call),
+            lambda call: guard(self._closure_returned, call),
+        )
+        return with_closure(arguments, keywords, watched)
+
+    def _closure_begins(self, call: int) -> None:
+        """The closure that makes the window is called; from the second time on the optimizer searches."""
+        if call == 2 and self._attempt is not None:
+            self._attempt.norm = self._attempt.gradient = None
+            self._in_closure = True
+            self.note("(")
+
+    def _closure_returned(self, call: int) -> None:
+        if call == 1:
+            self._attempt_begins(closure=False)
+
+    def _attempt_begins(self, closure: bool) -> None:
+        """The optimizer is about to change the parameters, or to call what makes the gradients for it."""
         if session.is_foreign:
             self._recorder.thread = threading.get_ident()  # it trains here, past the model's own forward
         session.settle()
         session.stepped_inside(self)
         self._begin_attempt()
-        self._forget_failed_attempt()
-        closure = callable(keywords.get("closure")) or (len(arguments) > 1 and callable(arguments[1]))
         if self._cleared and not closure:
             self.note("Z")
         if self.attempts == 0 and not self._continued:
             self.updates = state_step(self.optimizer, self.parameters) or 0
-        probe = self.probe.parameter
         written = self.attempts % self._recorder.every == 0
         self._attempt = Attempt(
             attempt_id=self.attempts + 1,
@@ -422,21 +495,30 @@ class Track:
             epoch=self._recorder.epoch,
             learning_rates=[frozen_rate(group["lr"]) for group in self.optimizer.param_groups],
             weight_decays=[plain_number(group.get("weight_decay")) for group in self.optimizer.param_groups],
-            norm=gradient_norm(self.optimizer) if written and not closure else None,
+            norm=self._norm_at_step() if written and not closure else None,
             norm_scope=self._reducer.norm_scope,
-            gradient=None if probe.grad is None or closure else self.probe.slice,
+            gradient=None if closure else self.probe.slice,
             parameter_before=self.probe.value(),
             probe_name=self.probe.name,
             event=Event("O"),
             written=written,
+            divisor_ratio=self._recorder.divisor_ratio,
             grad_scale=own_copy(getattr(self.optimizer, "grad_scale", None)),
             found_inf=own_copy(getattr(self.optimizer, "found_inf", None)),
-            state_step_before=state_step(self.optimizer, [probe, *self.parameters], keep=True),
+            state_step_before=self._state_step(),
             digest_before=self._digest_before() if written else None,
         )
         if closure:
             self._in_closure = True
             self.note("(")
+
+    def _norm_at_step(self) -> Tensor | None:
+        return self._norm()
+
+    def _norm(self) -> Tensor | None:
+        if self._reducer.norm_scope == "global":
+            return gradient_norm(self.optimizer)
+        return shard_norm(self.optimizer, self._reducer.copies)
 
     def _digest_before(self) -> Tensor | None:
         """With other ranks: where the digest after the step is due, and where parameters were written to."""
@@ -449,6 +531,8 @@ class Track:
 
     def _forget_failed_attempt(self) -> None:
         """A step that raised was none, whatever it did: the window goes on."""
+        if self._attempt is not None and self._attempt.placed:
+            self.window.events.remove(self._attempt.event)
         self._attempt = None
         if self._in_closure:
             self._in_closure = False
@@ -456,8 +540,10 @@ class Track:
 
     def step_ended(self) -> None:
         """Just after it."""
-        if calling_frame() is not self._step_frame:
-            return
+        if calling_frame() is self._step_frame:
+            self._attempt_ended()
+
+    def _attempt_ended(self) -> None:
         self._step_frame = None
         attempt, self._attempt = self._attempt, None
         if attempt is None:
@@ -469,14 +555,22 @@ class Track:
         self.updates += 1
         attempt.micro_step_id = self.micro_steps
         attempt.parameter_after = self.probe.value()
-        attempt.state_step = state_step(self.optimizer, [self.probe.parameter, *self.parameters], keep=True)
+        attempt.state_step = self._state_step()
         if attempt.written and self.updates >= self._digest_due:
             attempt.digest = digest_all([local(parameter) for parameter in self.parameters])
             self._digest_due = (self.updates // DIGEST_EVERY + 1) * DIGEST_EVERY
         self.window.attempt = attempt
         self._left_version = version(self.probe.parameter)
-        self.window.events.append(attempt.event)
+        if not attempt.placed:
+            self.window.events.append(attempt.event)
         self.probe.resync()
+
+    def _state_step(self) -> Tensor | int | None:
+        """The optimizer's count, of the polled parameter first."""
+        found: Tensor | int | None = state_step(
+            self.optimizer, [self.probe.parameter, *self.parameters], keep=True
+        )
+        return found
 
     @property
     def leftover(self) -> Window | None:

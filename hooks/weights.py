@@ -27,7 +27,8 @@ def terms_of(
     for call in best_source(micro_step.calls) if scale else ():
         main = main or call.site
         name = "main" if call.site == main else call.site.name
-        sums = settle_call(call, scale or 1.0, values)
+        sums = settle_call(call, (scale or 1.0) / call.factor, values)
+        sums.explained /= call.factor_before
         if name in terms:
             terms[name].add(sums)
         else:

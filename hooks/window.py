@@ -42,11 +42,22 @@ class Backward:
     """The loss scale that it went through; None where there were two."""
     counted: set[int] = field(default_factory=set)
     """Tracks whose optimizer has stepped inside it: their micro-step is counted already."""
+    awaits_root: bool = False
+    """It lies in a call of the runtime's: what it is called on is seen when it begins there."""
+    factor: float = 1.0
+    """What the runtime has multiplied the gradient by on its way through the model's output."""
 
     def scaled(self, scale: Tensor | None) -> None:
         """It went through a loss that was multiplied by this scale."""
         first = isinstance(self.scale, float)
         self.scale = scale if first or self.scale is scale else None
+
+    def multiplied(self, factor: float) -> None:
+        """The runtime multiplies the gradient at the model's output: the calls behind it have arrived."""
+        if self.factor == 1.0:  # a model may have several outputs
+            self.factor = factor
+            for call in self.calls:
+                call.factor = factor
 
     def release(self) -> None:
         """Let go of what only its end needs: forwards that it went through may be kept for long."""
@@ -96,7 +107,9 @@ class Clip:
     micro_step: int
     kind: str
     limit: float | Tensor
-    norm: Tensor | None
+    norm: Tensor | float | None
+    scope: str | None
+    """What the norm is taken over: global, shard, or not known."""
     complete: bool
     before: Tensor | None
     after: Tensor | None
@@ -123,6 +136,8 @@ class Attempt:
     """Its letter, O until the writer knows better."""
     written: bool
     """Whether it becomes a record."""
+    divisor_ratio: float | None = 1.0
+    """The divisor of the reduction that the run record names, over that of now; None: not known any more."""
     grad_scale: Tensor | float | None = None
     """What a fused kernel divides the gradients by in the step."""
     found_inf: Tensor | None = None
@@ -133,6 +148,12 @@ class Attempt:
     state_step: Tensor | float | None = None
     digest: Tensor | None = None
     digest_before: Tensor | None = None
+    skipped_by: str | None = None
+    """Who said that it was skipped, where the runtime did."""
+    told_norm: Tensor | float | None = None
+    """The norm of all gradients before any clip, without loss scale, as the runtime tells it."""
+    placed: bool = False
+    """Its letter stands in the word already: a step of the runtime's goes on after it."""
 
     def tensors(self) -> tuple[object, ...]:
         """Everything that may be one."""
@@ -147,6 +168,7 @@ class Attempt:
             self.found_inf,
             self.digest,
             self.digest_before,
+            self.told_norm,
             *self.learning_rates,
         )
 
@@ -161,7 +183,7 @@ class Event:
     change: Change | None = None
     collective: bool = False
     """The loop had just run a collective that can have made the change."""
-    scale: Tensor | None = None
+    scale: Tensor | float | None = None
     """What a scaler divided the gradients by."""
     schedule: tuple[int | None, float | Tensor | None] | None = None
     times: int = 1
@@ -171,9 +193,9 @@ class Event:
 class Scaling:
     """What a gradient scaler did in one transaction."""
 
-    scale: Tensor | None = None
+    scale: Tensor | float | None = None
     """When it unscaled or stepped."""
-    scale_after: Tensor | None = None
+    scale_after: Tensor | float | None = None
     """After its update; None before that."""
     before: Tensor | None = None
     after: Tensor | None = None

@@ -37,7 +37,7 @@ class Reading:
     reduced: Tensor | None = None
     """The probe's slice after a collective of the loop on a copy of the gradients."""
 
-    unscaled: dict[int, list[Tensor | None]] = field(default_factory=dict)
+    unscaled: dict[int, list[Tensor | float | None]] = field(default_factory=dict)
     """By id of a kept micro-step: the scales that its gradients were divided by."""
 
     def keep(self, micro_step: MicroStep) -> None:
@@ -106,17 +106,23 @@ def _settle(event: Event, values: Shipment) -> tuple[str, float | None]:
 def settle_change(change: Change, values: Shipment) -> tuple[str, float | None]:
     """Z, M with its factor (None: no single one), or nothing where the gradient is what it was."""
     after = values.vector(change.after)
+    if not after:
+        return "", None  # nothing of the parameter lies here
     before = None if change.before is None else values.vector(change.before)
     if not any(after):
         return ("", None) if before is not None and not any(before) else ("Z", None)
     if before is None or len(before) != len(after):
         return "M", None
     factor = ratio(before, after)
+    if factor is None and list(map(repr, before)) == list(map(repr, after)):
+        return "", None  # NaN is not equal to itself
     return ("", None) if factor == 1.0 else ("M", factor)
 
 
 def ratio(before: Sequence[float], after: Sequence[float]) -> float | None:
     """The single factor from one slice to another, exactly 1.0 where nothing changed; None without one."""
+    if not before:
+        return None
     if before == after:
         return 1.0
     if not all(map(math.isfinite, before)) or not all(map(math.isfinite, after)):

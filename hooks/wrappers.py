@@ -211,8 +211,8 @@ def wrap_collective(original: Function) -> Function:
     """A collective of torch.distributed that changes its first argument: a tensor, or a list of them."""
 
     def collective(*args: Any, **kwargs: Any) -> Any:
-        # Those inside a backward are the wrapper's.
-        if _quiet() or session.backward is not None:
+        # Those inside a backward are the wrapper's, those inside a runtime's step its own.
+        if _quiet() or session.backward is not None or session.stepping:
             return original(*args, **kwargs)
         given = _first(args, kwargs)
         tensors = list(given) if isinstance(given, (list, tuple)) else [given]

@@ -215,7 +215,8 @@ CREATE TABLE marks AS FROM mark_records;
 --   weight_factors, weight_factor   the names of all factors that fit; the value of the best. None where most of
 --                          the launch's wrong windows fit none: some meet one by chance
 --   unscored_positions, unscored_kind   x of N/(N+x) where that fits, and what it counts
---   grad_norm_min/max, grad_norm_before_min/max   of grad_norm_after_clip and _before_clip where it is global
+--   grad_norm_min/max, grad_norm_before_min/max   of grad_norm_after_clip and _before_clip where it is global; where
+--                          they are of shards, joined over each shard group, and NULL unless all of it wrote one
 --   param_digests          distinct digests among ranks with the same parameters; NULL where none compare
 --   probe_spread           largest difference of probe_gradient among them, as a share of its largest entry
 --   learning_rate_min/max, scheduler_step_min/max, grad_scale_min/max (at the step), loss_scale_min/max (at the
@@ -284,6 +285,26 @@ SELECT run_id, launch, optimizer, attempt_id,
        max(global_valid_tokens_in_update) AS global_valid_tokens_in_update,
        max(cumulative_train_tokens) AS cumulative_train_tokens, max(reported_loss) AS reported_loss
 FROM updates GROUP BY run_id, launch, optimizer, attempt_id;
+
+-- The squares of the shards' norms add up to that of the whole gradient, once for each replica. A norm that a clip
+-- returned alike on all ranks of a group is that of the group already.
+CREATE TEMP TABLE shards AS
+SELECT run_id, launch, optimizer, attempt_id, min(norm) AS norm_min, max(norm) AS norm_max,
+       min(norm_before) AS norm_before_min, max(norm_before) AS norm_before_max
+FROM (
+    SELECT run_id, launch, optimizer, attempt_id,
+           max(if(parted, shard_size, replica_size)::DOUBLE * coalesce(tensor_size, 1) * coalesce(pipeline_size, 1))
+               AS parts,
+           CASE WHEN count(grad_norm_after_clip) FILTER (grad_norm_after_scope = 'shard') = parts
+                THEN sqrt(sum(grad_norm_after_clip ** 2)) END AS norm,
+           CASE WHEN count(grad_norm_before_clip) FILTER (grad_norm_before_scope = 'shard') <> parts THEN NULL
+                WHEN min(grad_norm_before_clip) = max(grad_norm_before_clip) THEN min(grad_norm_before_clip)
+                ELSE sqrt(sum(grad_norm_before_clip ** 2)) END AS norm_before
+    FROM (SELECT *, shard_size > 1 OR tensor_size > 1 AS parted FROM updates)
+    WHERE grad_norm_after_scope = 'shard' OR grad_norm_before_scope = 'shard'
+    -- Gradients that are parted where the parameters are not are parted over the replicas.
+    GROUP BY run_id, launch, optimizer, attempt_id, if(parted, replica_rank, NULL)
+) GROUP BY ALL;
 
 CREATE TEMP TABLE missing AS
 SELECT run_id, launch, optimizer, attempt_id,
@@ -486,9 +507,10 @@ SELECT w.* EXCLUDE (
        w_min * tokens_per_weight AS distortion_min, w_max * tokens_per_weight AS distortion_max,
        loss_weight * loss_weight / nullif(loss_weight_sq, 0) AS equivalent_batch,
        losses / nullif(valid_tokens, 0) AS loss,
-       if(weighs, norm_min, NULL) AS grad_norm_min, if(weighs, norm_max, NULL) AS grad_norm_max,
-       if(weighs, norm_before_min, NULL) AS grad_norm_before_min,
-       if(weighs, norm_before_max, NULL) AS grad_norm_before_max,
+       if(weighs, coalesce(w.norm_min, s.norm_min), NULL) AS grad_norm_min,
+       if(weighs, coalesce(w.norm_max, s.norm_max), NULL) AS grad_norm_max,
+       if(weighs, coalesce(w.norm_before_min, s.norm_before_min), NULL) AS grad_norm_before_min,
+       if(weighs, coalesce(w.norm_before_max, s.norm_before_max), NULL) AS grad_norm_before_max,
        if(w.ranks >= w.writers, [], missing.ranks_missing) AS ranks_missing,
        h.data_ends_near OR ended.attempt_id IS NOT NULL AS data_ended,
        w.run_id IN (SELECT run_id FROM watched) AS data_watched,
@@ -501,6 +523,7 @@ SELECT w.* EXCLUDE (
 FROM weighed w
 JOIN histories h USING (run_id, launch, optimizer, attempt_id)
 LEFT JOIN explained x USING (run_id, launch, optimizer, attempt_id)
+LEFT JOIN shards s USING (run_id, launch, optimizer, attempt_id)
 LEFT JOIN missing USING (run_id, launch, optimizer, attempt_id)
 LEFT JOIN ended USING (run_id, launch, optimizer, attempt_id)
 LEFT JOIN digests USING (run_id, launch, optimizer, attempt_id)
@@ -510,6 +533,6 @@ LEFT JOIN averaging USING (run_id, launch, optimizer);
 
 DROP MACRO rank_total; DROP MACRO fits; DROP MACRO off; DROP VIEW run_records; DROP VIEW mark_records;
 DROP TABLE declared; DROP TABLE run_lines; DROP TABLE loss_stages; DROP TABLE layouts; DROP TABLE joined;
-DROP TABLE missing; DROP TABLE inferred; DROP TABLE ended; DROP TABLE watched; DROP TABLE digests;
+DROP TABLE shards; DROP TABLE missing; DROP TABLE inferred; DROP TABLE ended; DROP TABLE watched; DROP TABLE digests;
 DROP TABLE probes; DROP TABLE weighed; DROP TABLE histories; DROP TABLE moving; DROP TABLE fitted;
 DROP TABLE usual; DROP TABLE explained; DROP TABLE habits; DROP TABLE averaging;

@@ -1,7 +1,7 @@
-"""Two gloo processes that stay alive for a whole test session and run one function after another.
+"""Gloo processes that stay alive for a whole test session and run one function after another.
 
-`Pair.call("module:function", name=value)` runs the function on both ranks, inside one process
-group, and returns what it gave on each. Run as a module, this file is one of the two processes.
+`Pair().call("module:function", name=value)` runs the function on both ranks, inside one process
+group, and returns what it gave on each. Run as a module, this file is one of the processes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import torch
 
 from accumaudit.demo.launching import process_group, rank_environment
 
-RANKS: Final = 2
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 
 
@@ -34,16 +33,17 @@ class PairError(Exception):
     """A function that raised on a rank, a process that died, or no answer in time."""
 
 
-class Pair:
-    """The two processes; started at the first call, and started anew after a failure."""
+class Processes:
+    """Some processes; started at the first call, and started anew after a failure."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int) -> None:
+        self._ranks = range(ranks)
         self._processes: list[subprocess.Popen[str]] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._answers: queue.Queue[tuple[int, str]] = queue.Queue()
 
     def call(self, function: str, *, timeout: float = 60.0, **arguments: Any) -> list[Any]:
-        """Run `module:function` on both ranks; what it returns must fit JSON."""
+        """Run `module:function` on every rank; what it returns must fit JSON."""
         if not self._processes:
             self._start()
         request = json.dumps({"function": function, "arguments": arguments})
@@ -58,7 +58,7 @@ class Pair:
             raise
 
     def close(self) -> None:
-        """End both processes: let them leave by themselves, and kill what has not left in a second."""
+        """End the processes: let them leave by themselves, and kill what has not left in a second."""
         for process in self._processes:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
@@ -75,12 +75,13 @@ class Pair:
     def _start(self) -> None:
         self._answers = queue.Queue()
         self._folder = tempfile.TemporaryDirectory()
-        for rank in range(RANKS):
+        for rank in self._ranks:
             with self._errors_of(rank).open("w") as errors:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "tests.processes"],
                     cwd=CHECKOUT,
-                    env=os.environ | rank_environment(rank, RANKS, Path(self._folder.name, "meeting")),
+                    env=os.environ
+                    | rank_environment(rank, len(self._ranks), Path(self._folder.name, "meeting")),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
@@ -96,18 +97,25 @@ class Pair:
 
     def _collect(self, function: str, deadline: float) -> list[Any]:
         results: dict[int, Any] = {}
-        while len(results) < RANKS:
+        while len(results) < len(self._ranks):
             try:
                 rank, line = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                missing = sorted(set(range(RANKS)) - set(results))
+                missing = sorted(set(self._ranks) - set(results))
                 raise PairError(f"{function}: no answer in time from rank {missing}") from None
             died = f"the process died\n{self._errors_of(rank).read_text()[-4000:]}"
             answer = json.loads(line) if line else {"error": died}
             if "error" in answer:
                 raise PairError(f"{function} on rank {rank}: {answer['error']}")
             results[rank] = answer["result"]
-        return [results[rank] for rank in range(RANKS)]
+        return [results[rank] for rank in self._ranks]
+
+
+class Pair(Processes):
+    """Two of them."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
 
 
 def _forward(rank: int, stream: IO[str], answers: queue.Queue[tuple[int, str]]) -> None:

@@ -32,8 +32,8 @@ pytestmark = pytest.mark.slow  # what the pages show is run
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-ELSEWHERE = ("python.md", "testing.md")
-"""Pages whose examples other tests run: test_ledger_api and test_testing."""
+ELSEWHERE = ("python.md", "runtimes.md", "testing.md")
+"""Pages whose examples other tests run: test_ledger_api, runtimes.test_page and test_testing."""
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 

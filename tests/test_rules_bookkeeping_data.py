@@ -168,6 +168,14 @@ class TestAtTheEndOfAnEpoch:
         run = run_of(tmp_path, updates, 4, marks=ended(2), accumulation_steps=1)
         assert set(faults(CODE, run)) == {False}
 
+    def test_rows_that_the_loader_says_it_gave_again_are_found(self, tmp_path: Path) -> None:
+        """Digests are those of whole micro-batches, and one is seldom filled up with another whole one."""
+        updates = [by_rank(window(*distinct(f"{n}a")), window(*distinct(f"{n}b"))) for n in range(4)]
+        marks = [*ended(2, repeated_samples=3), *ended(4, repeated_samples=0)]
+        rows = [row for row in judge(CODE, run_of(tmp_path, updates, 2, marks=marks)) if row.fault]
+        assert [(row.attempt, row.rank, row.severity) for row in rows] == [(2, 1, "note")]
+        assert "with 3 rows that this epoch had used" in str(rows[0].message)
+
     def test_more_than_padding_is_found(self, tmp_path: Path) -> None:
         updates = [
             by_rank(window("a", "b"), window("c", "d")),

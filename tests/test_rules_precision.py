@@ -213,6 +213,15 @@ class TestScalerOrder:
         assert (row.observed, row.expected) == (SCALE, 1.0)
         assert row.message == "the loss was scaled by 1, and the gradients were divided by 65536"
 
+    def test_a_scale_that_no_loss_had_is_found_where_a_runtime_divides_by_it(self, tmp_path: Path) -> None:
+        """A right total weight says that the loss did have it, and that the record missed it."""
+        word, divided = "ZFBFBFBFBMCOGS", 1 / SCALE
+        light = scaled(word, 1.0, 1.0, 1.0, 1.0, grad_rescale=divided)
+        message = "the loss was scaled by 1, and the gradients were divided by 65536"
+        assert self.problems(tmp_path / "light", light) == [(True, message)]
+        right = light | {"total_weight": SCALE}
+        assert self.problems(tmp_path / "right", right) == [(False, None)]
+
     def test_a_launch_that_shows_scales_needs_no_weights(self, tmp_path: Path) -> None:
         bare = scaled(RIGHT, 1.0, 1.0, 1.0, 1.0, loss_weight=None)
         assert faults(self.CODE, one_rank(tmp_path, scaled(), bare)) == [False, True]

@@ -259,6 +259,10 @@ class TestGradientsNotReduced:
         assert verdicts[self.CODE].status == "failed"
         assert {verdicts[code].reason for code in ("ACC604", "ACC605")} == {"a cause was found by ACC505"}
 
+    def test_an_engine_that_leaves_whole_gradients_is_judged(self, tmp_path: Path) -> None:
+        run = write_run(tmp_path / "run", [APART | {"events": "ZFbFbFbFBO"}], wrapper="deepspeed-zero0")
+        assert faults(self.CODE, run) == [True]
+
     def test_replicas_under_fsdp_are_compared(self, tmp_path: Path) -> None:
         """Hybrid sharding: ranks 0 and 1 hold the two shards, ranks 2 and 3 the same again."""
         ranks = {rank: {"shard_rank": rank % 2, "replica_rank": rank // 2} for rank in range(4)}

@@ -111,6 +111,12 @@ class TestWindowStraddlesEpochs:
             marks.append({"kind": "epoch_end", "micro_step_id": 4 * epoch} | place | {"attempt_id": epoch})
         assert faults(self.CODE, write_run(tmp_path / "run", updates, marks=marks)) == [False] * 3
 
+    def test_skipped_attempts_are_out_of_scope(self, tmp_path: Path) -> None:
+        """An overflow in the window that crosses the epochs hides its weight, and uses nothing of it."""
+        crossing = step(4, "ZFBFB|FBFBXS", epoch=2, skipped=True, loss_weight=None)
+        run = write_run(tmp_path / "run", [step(4), crossing, step(4, epoch=2)], ranks=1)
+        assert faults(self.CODE, run) == [False, False]
+
     def test_closures_and_single_micro_steps_are_out_of_scope(self, tmp_path: Path) -> None:
         updates = [step(2, "(ZFB|FB)O", epoch=2), step(1, "FB|OS")]
         assert judge(self.CODE, write_run(tmp_path / "run", updates, ranks=1)) == []

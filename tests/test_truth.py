@@ -52,6 +52,7 @@ NOT_PREDICTED = {
     "local-sgd-unwrapped": "the ranks' gradients are not added",
     "divisor-unknown": "its weights are unknown without the divisor",
     "reduced-inside-step": "the gradients are reduced when the clip is past",
+    "flat-parameters": "its parameters have no gradients of their own",
 }
 
 AS_IN_PLAIN = {

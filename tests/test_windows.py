@@ -352,10 +352,17 @@ class TestWindows:
             (0.5, 0.5, pytest.approx(2.0), False, False, 932.0),
         ]
 
-    def test_a_norm_of_a_shard_is_no_norm_of_the_gradient(self, tmp_path: Path) -> None:
-        updates = [by_rank({"grad_norm_after_clip": 0.7}), {"grad_norm_after_scope": "shard"}]
+    def test_norms_of_parts_are_joined_where_all_are_known(self, tmp_path: Path) -> None:
+        """Gradients can be parted over ranks that hold the same parameters: so the optimizer's state is."""
+        parts = {"grad_norm_after_scope": "shard", "grad_norm_after_clip": 0.3}
+        updates = [
+            by_rank({"grad_norm_after_clip": 0.7}),
+            by_rank(parts, parts | {"grad_norm_after_clip": 0.4}),
+            by_rank(parts, parts | {"grad_norm_after_clip": None}),
+        ]
         assert windows(write_run(tmp_path / "run", updates), "grad_norm_min, grad_norm_max") == [
             (0.5, 0.7),
+            (pytest.approx(0.5), pytest.approx(0.5)),
             (None, None),
         ]
 

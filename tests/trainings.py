@@ -15,6 +15,7 @@ import torch
 from accumaudit.demo.launching import scenario
 from accumaudit.demo.loop import Loop
 from accumaudit.demo.variants import combined
+from accumaudit.hooks.shards import local
 
 if TYPE_CHECKING:
     from tests.processes import Pair
@@ -67,10 +68,10 @@ def make_loop(names: Sequence[str], folder: Path, settings: dict[str, Any], *mor
 
 
 def parameters_digest(loop: Loop) -> str:
-    """Equal where all parameters are equal, bit by bit."""
+    """Equal where all parameters of this rank are equal, bit by bit."""
     digest = hashlib.sha256()
     for parameter in loop.model.parameters():
-        digest.update(parameter.detach().view(torch.uint8).numpy().tobytes())
+        digest.update(local(parameter.detach()).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

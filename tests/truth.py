@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F  # noqa: N812 - its name everywhere
 from torch.optim import Optimizer
 
@@ -46,16 +49,31 @@ class Watched(Loop):
 
     def accumulate(self, window: Window) -> None:
         self.current = window
-        self.before = [parameter.detach().clone() for parameter in self.model.parameters()]
+        with whole_model(self.model):
+            self.before = [whole(parameter.detach()) for parameter in self.model.parameters()]
         super().accumulate(window)
 
     def clip(self) -> None:
-        gradients = [parameter.grad for parameter in self.model.parameters()]
-        flat = torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
+        with whole_model(self.model):
+            gradients = [parameter.grad for parameter in self.model.parameters()]
+            flat = torch.cat([whole(gradient).flatten() for gradient in gradients if gradient is not None])
         if isinstance(self, SCALED_STILL):
             flat /= self.scaler.get_scale()
         self.watched = [*getattr(self, "watched", []), Update(self.current, self.before, flat)]
         super().clip()
+
+
+def whole_model(model: nn.Module) -> AbstractContextManager[Any]:
+    """Parameters and gradients are whole inside, where they are flat shards outside."""
+    if not isinstance(model, FullyShardedDataParallel):
+        return nullcontext()
+    context: AbstractContextManager[Any] = model.summon_full_params(model, writeback=False, with_grads=True)
+    return context
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A copy of all of a tensor, where ranks hold parts of it."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
 
 
 def compare_with_ledger(names: Sequence[str], folder: str, settings: dict[str, Any]) -> list[dict[str, Any]]:

@@ -63,5 +63,6 @@ def combined(*traits: type[Loop]) -> type[Loop]:
 def against_advice() -> Iterator[None]:
     """Torch warns of some of these trainings, once, in a line that scrolls by."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Detected call of|`parameters` is an empty generator")
+        for message in ("Detected call of", "`parameters` is an empty generator", "FSDP", "The `NO_SHARD`"):
+            warnings.filterwarnings("ignore", message=message)
         yield

@@ -257,6 +257,11 @@ MARK_FIELDS: Final = (
     _field("finished", "BOOLEAN", "close: the loop ran to its end"),
     _field("leftover_microbatches", "BIGINT", "close: micro-steps after the last attempt"),
     _field("leftover_valid_tokens", "DOUBLE", "close: their valid tokens", unit="positions"),
+    _field(
+        "repeated_samples",
+        "BIGINT",
+        "end_of_data: rows of the epoch that all ranks together were given twice, to have equally many",
+    ),
     _field("lost_records", "BIGINT", "gap: records that could not be written"),
 )
 

@@ -31,7 +31,8 @@ Names whose number says what it is (an epoch, tokens, micro-steps, a date, a ver
 without one (last, best) are out of scope. A number is found to be another count only where it is exactly
 that count; one that fits nothing is not judged. A number that is one off (the loop counts from 0), stays a
 fixed number away from the updates (continued from another run), or is the number of the epoch, is right.
-A single number without a word such as step or checkpoint beside it is not judged either.
+A single number without a word such as step or checkpoint beside it is not judged either. A number that counts
+skipped attempts too is a note: many trainers count so, and it is off by no more than the skips.
 '''
 references = [
     "Lightning-AI/pytorch-lightning#17958",
@@ -233,6 +234,10 @@ SELECT run_id,
            WHEN len(readings) > 0 THEN CASE WHEN telling THEN TRUE END
            WHEN as_continued THEN FALSE
        END AS fault,
+       CASE
+           WHEN list_contains(readings, 'attempts, skipped ones included') THEN 'note'
+           ELSE 'warning'
+       END AS severity,
        number::DOUBLE AS observed,
        updates::DOUBLE AS expected,
        format(

@@ -28,7 +28,8 @@ Accelerate: even_batches=False with join_uneven_inputs. Lightning, DeepSpeed: a 
 '''
 not_a_fault_when = '''
 The same data in another epoch is what epochs are. A sampler that pads so that all ranks get equally many
-repeats at most one batch on a rank, and fewer than there are ranks: no fault. Micro-batches without a valid
+repeats at most one batch on a rank, and fewer than there are ranks: no fault, unless the loader itself
+tells how many rows it gave again (repeated_samples). Micro-batches without a valid
 token, and inputs that come in many windows of an epoch (a constant synthetic batch, a data set of a few
 batches, draws with replacement) are left out, and so are rows that stand twice in the data itself: a fifth
 (the parameter share) of a window's micro-steps must be repeats, in 2 % (windows) of the windows. Where each
@@ -235,13 +236,24 @@ at_end AS (
     WINDOW epochs AS (PARTITION BY run_id, launch, epoch)
     -- Fewer than there are ranks, one each: what it takes to give all ranks equally many.
     QUALIFY max(refilled) OVER epochs > 1 OR sum(refilled) OVER epochs > coalesce(data_ranks, 1) - 1
+),
+-- What the loader itself says of an epoch; the last ranks got it.
+told AS (
+    SELECT run_id, launch, attempt_id, max(rank) AS rank, max(repeated_samples) AS given_again
+    FROM marks
+    WHERE kind = 'end_of_data'
+    GROUP BY ALL
+    HAVING max(repeated_samples) > 0
 )
 SELECT s.run_id,
        s.launch,
        s.optimizer,
        s.attempt_id,
        s.rank,
-       CASE WHEN repeated IS NOT NULL OR refilled IS NOT NULL THEN TRUE WHEN known THEN FALSE END AS fault,
+       CASE
+           WHEN repeated IS NOT NULL OR refilled IS NOT NULL OR given_again IS NOT NULL THEN TRUE
+           WHEN known THEN FALSE
+       END AS fault,
        CASE
            WHEN repeated IS NOT NULL OR refilled IS NOT NULL
            THEN s.steps - coalesce(repeated, refilled)
@@ -265,7 +277,15 @@ SELECT s.run_id,
                s.steps,
                s.epoch
            )
+           WHEN given_again IS NOT NULL
+           THEN format(
+               'the loader filled up the end of epoch {} with {} that this epoch had used, '
+               || 'so that all ranks had equally many',
+               s.epoch,
+               CASE WHEN given_again = 1 THEN '1 row' ELSE format('{} rows', given_again) END
+           )
        END AS message
 FROM shares AS s
 LEFT JOIN inside AS i USING (run_id, launch, attempt_id, rank)
 LEFT JOIN at_end AS e USING (run_id, launch, attempt_id, rank)
+LEFT JOIN told AS t USING (run_id, launch, attempt_id, rank)

@@ -29,7 +29,8 @@ DDP, FSDP: the same (FSDP1: ShardedGradScaler).
 Trainer: it unscales before it clips; an own training_step must not clip.
 Accelerate: accelerator.clip_grad_norm_ unscales first; torch's function does not.
 Lightning: gradient_clip_val; in manual optimization use self.clip_gradients.
-DeepSpeed: gradient_clipping in its configuration.
+DeepSpeed: gradient_clipping in its configuration; under ZeRO with torch_autocast in fp16 it meets scaled
+gradients itself: use bf16 there.
 '''
 not_a_fault_when = '''
 A limit that is given in scaled units (limit * scaler.get_scale()) is right: the rule sees that from the

@@ -29,7 +29,8 @@ Hand-written loop: fetch the window's batches, count labels != -100 after the sh
 DDP: count over all data ranks (all_reduce) and multiply by their number.
 FSDP: the same, or a gradient divide factor of 1.
 Trainer: use a model whose forward takes num_items_in_batch and uses it, or a compute_loss_func that does; a
-  model without it is averaged per micro-step.
+  model without it is averaged per micro-step. Where the total weight is wrong besides, its forward takes **kwargs
+  and ignores it: accepts_loss_kwargs = False brings the average back.
 Accelerate: sum * gradient_accumulation_steps * num_processes / gathered tokens, as its guide on
   accumulation shows.
 Lightning: manual optimization, or batches of equal token counts.

@@ -30,7 +30,8 @@ DDP: a global denominator needs a factor of the number of ranks, because DDP ave
   none.
 FSDP: the same, or a gradient divide factor of 1.
 Trainer: a loss function that is given num_items_in_batch must divide by it; an override that returns a mean
-  needs loss_is_scaled_for_ga = False.
+  needs loss_is_scaled_for_ga = False, and a model whose forward takes **kwargs and does not use it, as many for
+  classification do, needs accepts_loss_kwargs = False.
 Accelerate: use accelerator.backward(), which divides, or divide in the loop, not both.
 Lightning: automatic optimization divides already.
 DeepSpeed: engine.backward divides by the configured count unless scale_wrt_gas=False; do not divide before

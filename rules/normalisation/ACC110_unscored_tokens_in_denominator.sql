@@ -6,7 +6,7 @@ since = "0.1.0"
 scope = "transaction"
 scope_is_empty = "no update was applied"
 needs = ["loss_weight", "valid_tokens", "weight_uniform", "grad_rescale", "gradient_divisor"]
-explains = ["ACC104"]
+explains = ["ACC104", "ACC802"]
 summary = "the denominator counts positions that have no loss"
 why = '''
 The sum of the token losses is divided by more positions than have a loss: padding, prompts, the first label
@@ -26,7 +26,7 @@ Hand-written loop: N = (labels[..., 1:] != -100).sum() over the window, not labe
   mask's sum.
 DDP and FSDP: add up this N over the data ranks.
 Trainer: for a model of your own that shifts its labels, pass shift_labels or count them in
-  compute_loss_func.
+  compute_loss_func. Before version 5 the first label of each row was counted for every causal model.
 Accelerate: gather this N for the window.
 Lightning: return sum / N with N over the window, in manual optimization.
 DeepSpeed: the same, with scale_wrt_gas=False.

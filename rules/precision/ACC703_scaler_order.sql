@@ -30,7 +30,8 @@ DDP: the same.
 FSDP1: ShardedGradScaler.
 Trainer, Lightning: they keep the order; do not call the scaler.
 Accelerate: prepare every optimizer, and with several do backward and step for one after the other.
-DeepSpeed: the engine scales.
+DeepSpeed: the engine scales. With fp16 it divides by a scale that has just grown, and without ZeRO by one that
+no loss was multiplied by: use bf16, or a fixed scale under ZeRO.
 '''
 not_a_fault_when = '''
 The last window of a launch may lack its update, because the loop ended there. Where two optimizers take
@@ -70,9 +71,9 @@ scaled AS (
     SELECT *,
            coalesce(list_min(loss_scale), window_sums.loss_scale_min) AS lowest,
            coalesce(list_max(loss_scale), window_sums.loss_scale_max) AS highest,
-           -- By which the gradients were really divided; NULL where the loop has changed them.
+           -- By which the gradients were really divided; NULL where something else has changed them.
            CASE
-               WHEN changed THEN NULL
+               WHEN changed THEN CASE WHEN abs(grad_rescale * grad_scale - 1) <= $tolerance THEN grad_scale END
                WHEN probe_unscale > 0 THEN 1 / probe_unscale
                WHEN NOT unscaled THEN grad_scale
            END AS divisor,
@@ -134,6 +135,7 @@ judged AS (
                -- A total of the same ratio says that the record missed the scale, not the loop.
                WHEN other_scale AND applied
                THEN CASE
+                   WHEN changed AND weight_is_right IS NOT FALSE THEN 'none'
                    WHEN abs(total_weight * highest / divisor - 1) > $tolerance THEN 'other'
                    WHEN total_weight IS NULL AND scales_seen THEN 'other'
                END

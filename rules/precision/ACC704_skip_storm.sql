@@ -26,7 +26,8 @@ scaler.update() after every step and give it no scale by hand.
 DDP, FSDP: a NaN on one rank skips all.
 Trainer, Accelerate: use bf16 where the device has it.
 Lightning: precision="bf16-mixed".
-DeepSpeed: watch the loss scale in its log; min_loss_scale is a floor and no cure.
+DeepSpeed: watch the loss scale in its log; min_loss_scale is a floor and no cure. Under ZeRO with
+torch_autocast in fp16 the scale never falls: use bf16.
 '''
 not_a_fault_when = '''
 A run of skips in which the scale halves each time, however long, is a scaler that settles; a single skip

@@ -82,8 +82,8 @@ parts AS (
            -- Sharded parameters without coordinates are no replicas of each other, and neither are ranks
            -- whose optimizers step different parameters.
            bool_and(
-               shard_rank IS NOT NULL OR wrapper NOT IN ('fsdp1', 'fsdp2', 'deepspeed-zero3')
-           ) IS NOT FALSE
+               shard_rank IS NOT NULL OR (wrapper NOT IN ('fsdp1', 'fsdp2', 'deepspeed-zero3')) IS TRUE
+           )
                AND min(probe_parameter) IS NOT DISTINCT FROM max(probe_parameter) AS comparable
     FROM first_ones
     GROUP BY ALL

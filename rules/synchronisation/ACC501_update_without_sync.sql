@@ -6,13 +6,15 @@ since = "0.1.0"
 scope = "transaction"
 scope_is_empty = "no update was made by a wrapper that reduces gradients over several ranks"
 needs = ["events", "wrapper"]
-explains = ["ACC505", "ACC604", "ACC605"]
+explains = ["ACC203", "ACC505", "ACC604", "ACC605"]
 summary = "the optimizer stepped on gradients that no backward had reduced over the ranks"
 why = '''
 DDP reduces gradients only in the backward of a forward that went through its wrapper while synchronisation
 was on. Where every micro-step of a window runs under no_sync, or the last forward goes to the inner module,
 each rank steps on its own gradients. The replicas drift apart from this update on: several separate
 trainings, each on its share of the data, of which one is saved. Nothing fails, and rank 0's loss falls.
+FSDP and engines decide at the backward. Under FSDP2 the optimizer then sees no gradient at all, and the
+model stays as it is.
 '''
 example = '''
 Two ranks, gradients summed over a window of 5 and 3. Reduced, both step on 4. With all of the window under
@@ -82,6 +84,9 @@ records AS (
            u.attempt_id,
            u.rank,
            u.microbatches,
+           -- It keeps what was not reduced from the optimizer, so that replicas agree all the same.
+           u.wrapper = 'fsdp2' AS held_back,
+           held_back AND u.probe_gradient IS NULL AS nothing_seen,
            words.bypassed,
            words.reduced_by_hand,
            CASE
@@ -103,7 +108,8 @@ judged AS (
            CASE
                WHEN NOT unreduced THEN FALSE
                WHEN doubtful OR w.averages_parameters THEN NULL
-               WHEN unreduced THEN NOT reduced_by_hand AND coalesce(a.last_agreement < r.attempt_id, TRUE)
+               WHEN unreduced
+               THEN NOT reduced_by_hand AND coalesce(r.held_back OR a.last_agreement < r.attempt_id, TRUE)
            END AS fault
     FROM records AS r
     LEFT JOIN windows AS w
@@ -132,6 +138,7 @@ SELECT run_id,
                rank,
                CASE
                    WHEN bypassed THEN 'bypassed DDP and was not reduced'
+                   WHEN nothing_seen THEN 'was reduced: the optimizer saw no gradient of them'
                    ELSE 'was reduced: it stepped on its own gradients'
                END,
                CASE

@@ -11,8 +11,9 @@ summary = "an early micro-step was reduced and the last one was not"
 why = '''
 A reduction averages what has been accumulated so far. What is added afterwards stays on its rank. Where the
 reduced micro-step is not the last of the window, the ranks agree on the first part of the gradient and each
-adds the rest of its own: they step on different gradients and drift apart. Mostly it is an off-by-one: step
-% G == 0 is the first micro-step of a window, (step + 1) % G == 0 the last.
+adds the rest of its own: they step on different gradients and drift apart. Under FSDP2 the rest waits for
+the next reduction, and counts in another update than its own. Mostly it is an off-by-one: step % G == 0 is
+the first micro-step of a window, (step + 1) % G == 0 the last.
 '''
 example = '''
 Two ranks and windows of 4; rank 0's micro-steps bring 1, 1, 1, 1 to the sum and rank 1's bring 2, 1, 2, 2.
@@ -79,6 +80,8 @@ records AS (
            u.attempt_id,
            u.rank,
            u.microbatches,
+           -- It keeps what was not reduced from the optimizer, so that replicas agree all the same.
+           u.wrapper = 'fsdp2' AS held_back,
            words.reduced_by_hand,
            CASE
                WHEN u.wrapper = 'ddp' THEN words.early_by_ddp
@@ -100,7 +103,8 @@ judged AS (
            CASE
                WHEN NOT reduced_early THEN FALSE
                WHEN doubtful OR w.averages_parameters THEN NULL
-               WHEN reduced_early THEN NOT reduced_by_hand AND coalesce(a.last_agreement < r.attempt_id, TRUE)
+               WHEN reduced_early
+               THEN NOT reduced_by_hand AND coalesce(r.held_back OR a.last_agreement < r.attempt_id, TRUE)
            END AS fault
     FROM records AS r
     LEFT JOIN windows AS w
@@ -123,11 +127,14 @@ SELECT run_id,
        CASE
            WHEN fault
            THEN format(
-               'the last {} of {} micro-steps of rank {} came after the reduction: '
-               || 'each rank adds its own gradient of them{}',
+               'the last {} of {} micro-steps of rank {} came after the reduction: {}{}',
                steps_after,
                microbatches,
                rank,
+               CASE
+                   WHEN held_back THEN 'their gradients wait for the next one, and enter another update'
+                   ELSE 'each rank adds its own gradient of them'
+               END,
                CASE
                    WHEN probe_spread > 0
                    THEN format('; slices of the gradient differ by {:.3g} % between ranks', 100 * probe_spread)

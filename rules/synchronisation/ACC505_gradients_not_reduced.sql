@@ -4,7 +4,7 @@ name = "gradients-not-reduced"
 severity = "error"
 since = "0.1.0"
 scope = "transaction"
-scope_is_empty = "no update was made by DDP or FSDP over several ranks"
+scope_is_empty = "no update was made by a wrapper that leaves comparable gradients on several ranks"
 needs = ["wrapper", "probe_gradient"]
 explains = ["ACC604", "ACC605"]
 summary = "the ranks stepped on different gradients although the wrapper should have reduced them"
@@ -28,7 +28,8 @@ FSDP: leave set_requires_gradient_sync and set_requires_all_reduce on in the las
 of one shard may reduce nothing.
 Trainer, Accelerate: train with the prepared model.
 Lightning: leave no_sync before the last backward.
-DeepSpeed is not judged: its ranks keep gradients of their own part.
+DeepSpeed: leave engine.no_sync() before the boundary. Under ZeRO each rank keeps the gradients of its own
+part, and nothing is compared.
 '''
 not_a_fault_when = '''
 Local SGD averages parameters and not gradients: where parameters move between the steps, where the
@@ -64,7 +65,7 @@ spread AS (
            regexp_replace(word, '^.*Z', '') AS kept
     FROM windows AS w
     LEFT JOIN agreements USING (run_id, launch, optimizer)
-    WHERE wrapper IN ('ddp', 'fsdp1', 'fsdp2') IS NOT FALSE
+    WHERE wrapper IN ('ddp', 'fsdp1', 'fsdp2', 'deepspeed-zero0') IS NOT FALSE
       AND (token_ranks > 1) IS NOT FALSE
       AND applied IS NOT FALSE
       AND regexp_matches(word, '[bB]') IS NOT FALSE

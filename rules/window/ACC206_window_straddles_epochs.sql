@@ -6,7 +6,7 @@ since = "0.1.0"
 scope = "transaction"
 scope_is_empty = "every step ran a closure, or no window held two micro-steps"
 needs = ["events", "microbatches", "epoch"]
-explains = ["ACC104", "ACC204"]
+explains = ["ACC104", "ACC106", "ACC204", "ACC504", "ACC802"]
 summary = "a window began in one epoch and ended in the next"
 why = '''
 The data ended inside a window, the gradients were kept, and the next epoch's first batches were added to
@@ -83,6 +83,8 @@ windows_of_epochs AS (
     LEFT JOIN placed AS p USING (run_id, launch, optimizer, attempt_id)
     WHERE w.closure IS NOT TRUE
       AND (w.microbatches > 1) IS NOT FALSE
+      -- A skipped attempt did nothing with them.
+      AND w.applied IS NOT FALSE
 ),
 -- What the launch's whole windows within an epoch weigh: 1, or a coefficient that all share.
 usual AS (

@@ -11,6 +11,7 @@ from accumaudit.demo.loop import Loop, Settings, Window
 from accumaudit.demo.registry import against_advice, fault
 from accumaudit.demo.variants.reduction import ReducedByTheLoop
 from accumaudit.demo.variants.scaling import SCALED
+from accumaudit.demo.variants.sharding import FlatShards
 
 
 @fault("ACC401", ranks=(1,))
@@ -55,6 +56,14 @@ class ClipWithoutEffect(Loop):
     def clip(self) -> None:
         with against_advice():
             nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm or 1.0)
+
+
+@fault("ACC405", ranks=(2,), settings=Settings(max_grad_norm=0.5))
+class ShardLocalClip(FlatShards):
+    """torch's own clip sees this rank's shard of the gradient alone, and takes its norm for the whole."""
+
+    def clip(self) -> None:
+        Loop.clip(self)
 
 
 @fault("ACC406", settings=Settings(max_grad_norm=0.01, accumulation_steps=2, batches=68))

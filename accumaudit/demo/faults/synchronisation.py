@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from accumaudit.demo.data import Batch
 from accumaudit.demo.loop import Loop, Window
 from accumaudit.demo.registry import fault
+from accumaudit.demo.variants.sharding import FullyShardNoSync
 
 
 @fault("ACC501", ranks=(2,))
@@ -55,3 +56,8 @@ class GradientsNotReduced(Loop):
         assert isinstance(self.model, DistributedDataParallel)
         logits = self.model.module.forward(batch.input_ids, batch.attention_mask)
         return logits.flatten(0, 1), batch.labels.flatten()
+
+
+@fault("ACC506", ranks=(2,))
+class UnshardedGradientsHeld(FullyShardNoSync):
+    """FSDP reduces in the last micro-step alone, and holds whole gradients until then."""

@@ -20,6 +20,7 @@ KINDS: Final = (
     "optimizers",
     "adversaries",
     "reduction",
+    "sharding",
     "schedules",
     "averages",
     "resumption",

@@ -1,0 +1,1 @@
+"""Trainings by the frameworks that people train with, and what the records of them prove."""
