@@ -83,7 +83,7 @@ class AccelerateLoop:
     """What an Accelerator does, told to the recorder of its training."""
 
     def __init__(self, recorder: Recorder, accelerator: Any, options: dict[str, Any]) -> None:
-        self._recorder = recorder
+        self._recorder: Recorder = weakref.proxy(recorder)  # the key in `_loops` of this very value
         self._accelerator = weakref.ref(accelerator)
         self._steps_declared = "accumulation_steps" in options
         self._data_declared = options.get("dataloader") is not None

@@ -145,6 +145,19 @@ class TestParameterDisagreement:
         run = write_run(tmp_path / "run", [APART], wrapper="fsdp1", shard_rank=None, shard_size=None)
         assert faults(self.CODE, run) == [None]
 
+    @pytest.mark.parametrize(("scope", "expected"), [("shard", [False, True]), ("global", [None, None])])
+    def test_replicas_that_part_the_gradients_are_compared(
+        self, scope: str, expected: list[bool | None], tmp_path: Path
+    ) -> None:
+        """Each rank looks at a parameter of its own part, and all hold all parameters."""
+        probes = {rank: {"probe_parameter": f"layer {rank}"} for rank in (0, 1)}
+        apart = {**probes, 1: {**probes[1], "param_digest": "bb"}}
+        updates = [{**SAME, "on": probes}, {**SAME, "on": apart}]
+        run = write_run(
+            tmp_path / "run", [{**update, "grad_norm_after_scope": scope} for update in updates], shard_size=1
+        )
+        assert faults(self.CODE, run) == expected
+
     def test_a_digest_of_one_rank_alone_is_out_of_scope(self, tmp_path: Path) -> None:
         update = {"param_digest": "aa", "on": {1: {"param_digest": None}}}
         assert faults(self.CODE, write_run(tmp_path / "run", [update, {}])) == []

@@ -108,3 +108,15 @@ class TestGradientsHeldBack:
         layout = REPLICAS | {"wrapper": "fsdp1"}
         update = {"events": self.NEVER, "param_digest": "aa"}
         assert faults("ACC501", write_run(tmp_path / "run", [update, update], **layout)) == [False] * 4
+
+
+class TestGradientsNotReduced:
+    CODE = "ACC505"
+
+    def test_shards_have_nothing_to_compare(self, tmp_path: Path) -> None:
+        assert faults(self.CODE, write_run(tmp_path / "run", [{}], **SHARDS)) == []
+
+    def test_replicas_are_compared(self, tmp_path: Path) -> None:
+        differing = {rank: {"probe_gradient": [1.0, float(rank)]} for rank in (0, 1)}
+        run = write_run(tmp_path / "run", [{}, {"on": differing}], **REPLICAS)
+        assert faults(self.CODE, run) == [False, True]

@@ -84,7 +84,11 @@ parts AS (
            bool_and(
                shard_rank IS NOT NULL OR (wrapper NOT IN ('fsdp1', 'fsdp2', 'deepspeed-zero3')) IS TRUE
            )
-               AND min(probe_parameter) IS NOT DISTINCT FROM max(probe_parameter) AS comparable
+               AND (
+                   min(probe_parameter) IS NOT DISTINCT FROM max(probe_parameter)
+                   -- Replicas may part the gradients, and each look at a parameter of its own part.
+                   OR (bool_or(grad_norm_after_scope = 'shard') AND bool_and(shard_size = 1))
+               ) AS comparable
     FROM first_ones
     GROUP BY ALL
     HAVING count(*) > 1

@@ -58,6 +58,13 @@ WITH agreements AS (
     WHERE param_digests = 1
     GROUP BY ALL
 ),
+-- Where each rank has a shard of its own there is nothing to compare.
+parted AS (
+    SELECT run_id, launch
+    FROM runs
+    GROUP BY ALL
+    HAVING bool_and(shard_size > 1 AND replica_size = 1)
+),
 spread AS (
     SELECT w.*,
            averages_parameters AS averages,
@@ -65,6 +72,7 @@ spread AS (
            regexp_replace(word, '^.*Z', '') AS kept
     FROM windows AS w
     LEFT JOIN agreements USING (run_id, launch, optimizer)
+    ANTI JOIN parted USING (run_id, launch)
     WHERE wrapper IN ('ddp', 'fsdp1', 'fsdp2', 'deepspeed-zero0') IS NOT FALSE
       AND (token_ranks > 1) IS NOT FALSE
       AND applied IS NOT FALSE

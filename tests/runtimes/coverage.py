@@ -5,6 +5,7 @@ Run as a module it trains them all and writes the tables into docs/runtimes.md.
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +88,8 @@ def _cells(columns: Mapping[str, Column], symbol: Callable[[Seen], str]) -> list
 
 def _reasons(columns: Mapping[str, Column], rule: Rule) -> str:
     lacking = [one for column in columns.values() for one in column if _rule_symbol(rule, one) == NO]
-    return "; ".join(dict.fromkeys(one.verdicts[rule.code].reason or "" for one in lacking))
+    reasons = (one.verdicts[rule.code].reason or "" for one in lacking)
+    return "; ".join(dict.fromkeys(re.sub(r"^[\d,]+ rows were in scope, and ", "", text) for text in reasons))
 
 
 def _table(

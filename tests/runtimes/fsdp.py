@@ -30,6 +30,8 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn import functional
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
 
 import accumaudit
 from accumaudit.demo.data import IGNORED
@@ -109,6 +111,10 @@ class Training:
         torch.manual_seed(0)
         self.model = self.wrapped(Model())
         self.optimizers = self.make_optimizers()
+        self.data = DataLoader(rows(VALID[self.rank % 2], seed=self.rank), batch_size=2)  # type: ignore[arg-type]  # its rows
+        self.scheduler = (
+            LambdaLR(self.optimizers[0], lambda step: 1 / (1 + step)) if "scheduled" in how else None
+        )
         scaler = ShardedGradScaler if "sharded scaler" in how else torch.amp.GradScaler
         self.scaled = "scaler" in how or "sharded scaler" in how
         self.scaler: torch.amp.GradScaler = scaler("cpu", init_scale=1024.0, enabled=self.scaled)
@@ -188,7 +194,9 @@ class Training:
         with accumaudit.attach(
             self.model,
             self.optimizers,
+            [self.scheduler, *[None] * (len(self.optimizers) - 1)],
             scaler=self.scaler if self.scaled else None,
+            dataloader=self.data if self.scheduler is not None else None,
             log_dir=self.folder,
             accumulation_steps=STEPS,
             max_grad_norm=LIMIT,
@@ -200,16 +208,11 @@ class Training:
                 self.save()
 
     def epoch(self) -> None:
-        batches = iter(self.batches())
+        batches = iter(self.data)
         while window := list(islice(batches, STEPS)):
             self.window(window)
             if "evaluated" in self.how:
                 self.evaluate(window[0])
-
-    def batches(self) -> list[Row]:
-        single = rows(VALID[self.rank % 2], seed=self.rank)
-        pairs = [single[place : place + 2] for place in range(0, len(single), 2)]
-        return [{name: torch.stack([row[name] for row in pair]) for name in pair[0]} for pair in pairs]
 
     def window(self, batches: list[Row]) -> None:
         tokens = sum(int((batch["labels"] != IGNORED).sum()) for batch in batches)
@@ -279,6 +282,8 @@ class Training:
         for optimizer in self.optimizers:
             self.scaler.step(optimizer)
         self.scaler.update()
+        if self.scheduler is not None:
+            self.scheduler.step()
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none="zeroed" not in self.how)
 
@@ -421,7 +426,7 @@ def healthy(folder: str, wrap: str = "fsdp2") -> None:
         store = dist.HashStore()  # type: ignore[attr-defined]  # torch names it in no list
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        train(folder, wrap=wrap)
+        train(folder, wrap=wrap, how=["scheduled"])
     finally:
         if alone:
             dist.destroy_process_group()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +243,16 @@ def test_closing_leaves_no_trace(tmp_path: Path) -> None:
     assert not any(one is another for one, another in zip(before, during, strict=True))
     assert [vars(owner)[name] for owner, names in owners.items() for name in names] == before
     assert not patches._class_patches
+
+
+def test_nothing_is_kept_of_a_training_that_is_over(tmp_path: Path) -> None:
+    with fresh(gradient_accumulation_steps=STEPS) as accelerator:
+        loop = Loop(accelerator, tmp_path / "run")
+        loop.train()
+    kept = [weakref.ref(each) for each in (loop.inner, loop.optimizer.optimizer, loop.audit)]
+    del loop, accelerator
+    gc.collect()
+    assert [each() for each in kept] == [None, None, None]
 
 
 def test_attaching_twice_is_an_error(tmp_path: Path) -> None:

@@ -347,7 +347,7 @@ def test_one_process_alone(wrap: str, tmp_path: Path) -> None:
     code = "import sys; from tests.runtimes.fsdp import healthy; healthy(sys.argv[1], sys.argv[2])"
     subprocess.run([sys.executable, "-c", code, tmp_path, wrap], check=True)
     assert faults(tmp_path) == []
-    assert words(tmp_path) == EVERY
+    assert words(tmp_path) == [word + "S" for word in EVERY]
     (told,) = findings(tmp_path).values()
     assert {severity for severity, _ in told.values()} <= {"note"}
     rows = query(tmp_path, "SELECT round(total_weight, 4), grad_norm_min > 0 FROM windows")
