@@ -137,11 +137,11 @@ def _watch(recorder: Recorder, accelerator: Any, version: str) -> None:
     framework = Framework("accelerate", version)
     kind = type(accelerator)
     for method in ("_do_sync", "backward"):
-        framework.patch(kind, method, _wrap_micro_step, loses="epochs and changes of accumulation_steps are")
-    framework.patch(kind, "save_state", _wrap_save, loses="checkpoints are")
+        framework.patch(kind, method, _wrap_micro_step, loses="epochs and changes of accumulation_steps")
+    framework.patch(kind, "save_state", _wrap_save, loses="checkpoints")
     data = importlib.import_module("accelerate.data_loader").DataLoaderStateMixin
-    framework.patch(data, "begin", _after(AccelerateLoop.data_begins), loses="epochs are")
-    framework.patch(data, "end", _after(AccelerateLoop.data_ends), loses="ends of the data are")
+    framework.patch(data, "begin", _after(AccelerateLoop.data_begins), loses="epochs")
+    framework.patch(data, "end", _after(AccelerateLoop.data_ends), loses="ends of the data")
     framework.tell(recorder)
 
 

@@ -97,7 +97,7 @@ class EngineTrack(Track):
         """The scaler has not called the optimizer's step, which is a part of the engine's."""
         if self._is_used_up:
             return
-        if self._is_stepping:
+        if self.is_stepping:
             self._skip_attempt()
             self.runtime_used()
         else:

@@ -38,17 +38,17 @@ class Framework:
         if callable(getattr(owner, method, None)):
             patches.watch_class(owner, method, wrap)
         else:
-            self._lacking.append(
-                f"{self._name} {self._version} has no {owner.__name__}.{method}: {loses} not recorded"
-            )
+            self._lacks(f"{owner.__name__}.{method}", loses)
 
     def has(self, instance: object, name: str, *, loses: str) -> bool:
         """Whether an object has an attribute, without asking for its value; what goes without it is told."""
         found = hasattr(type(instance), name) or name in vars(instance)
         if not found:
-            kind = type(instance).__name__
-            self._lacking.append(f"{self._name} {self._version} has no {kind}.{name}: {loses} not recorded")
+            self._lacks(f"{type(instance).__name__}.{name}", loses)
         return found
+
+    def _lacks(self, name: str, loses: str) -> None:
+        self._lacking.append(f"{self._name} {self._version} has no {name}: no record of {loses}")
 
     def tell(self, recorder: Recorder) -> None:
         """Mark in the records what could not be watched."""

@@ -67,7 +67,7 @@ class UnreadReducer(Reducer):
         """Say what is missing."""
         recorder.not_recorded(
             f"torch {torch.__version__} is not known well enough ({self._lacks}): "
-            "wrapper, divisor, shards and synchronisation not recorded"
+            "no record of wrapper, divisor, shards and synchronisation"
         )
 
 

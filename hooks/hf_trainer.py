@@ -362,11 +362,11 @@ def _watch(trainer: Trainer, recorder: Recorder) -> None:
     framework = Framework("transformers", _version("transformers") or "")
     cls = type(trainer)
     loop = "_run_epoch" if hasattr(cls, "_run_epoch") else "training_step"
-    framework.patch(cls, loop, _wrap_loop, loses="the end by an exception is")
-    framework.patch(cls, "get_batch_samples", _wrap_reading, loses="the tokens that it counts are")
-    framework.patch(cls, "log", _wrap_log, loses="metrics in its logs are")
+    framework.patch(cls, loop, _wrap_loop, loses="the end by an exception")
+    framework.patch(cls, "get_batch_samples", _wrap_reading, loses="the tokens that it counts")
+    framework.patch(cls, "log", _wrap_log, loses="metrics in its logs")
     if getattr(trainer, "label_smoother", None) is not None:
-        framework.patch(LabelSmoother, "__call__", _wrap_smoother, loses="the loss over smoothed labels is")
+        framework.patch(LabelSmoother, "__call__", _wrap_smoother, loses="the loss over smoothed labels")
     framework.tell(recorder)
 
 

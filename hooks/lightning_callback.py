@@ -40,13 +40,13 @@ ACCUMULATION_CHANGES: Final = "GradientAccumulationScheduler"
 """Lightning's callback with which the number of updates cannot be told beforehand."""
 
 ASKED: Final = {
-    "accumulate_grad_batches": "accumulation_steps are",
-    "estimated_stepping_batches": "planned_updates are",
-    "gradient_clip_val": "clipping limits are",
-    "is_last_batch": "ends of the data are",
-    "log_every_n_steps": "metrics are",
-    "lr_scheduler_configs": "schedules are",
-    "precision_plugin": "scalers of a class of their own are",
+    "accumulate_grad_batches": "accumulation_steps",
+    "estimated_stepping_batches": "planned_updates",
+    "gradient_clip_val": "clipping limits",
+    "is_last_batch": "ends of the data",
+    "log_every_n_steps": "metrics",
+    "lr_scheduler_configs": "schedules",
+    "precision_plugin": "scalers of a class of their own",
 }
 """What is asked of a trainer, and what goes without it."""
 
@@ -150,7 +150,7 @@ class AccumauditCallback:
 
     def _continue(self, recorder: Recorder, trainer: Any, framework: Framework, told: set[str]) -> None:
         """Tell what the trainer knows at the start, and go on counting where a checkpoint left off."""
-        framework.patch(_trainer_class(trainer), "save_checkpoint", _wrap_save, loses="checkpoints are")
+        framework.patch(_trainer_class(trainer), "save_checkpoint", _wrap_save, loses="checkpoints")
         framework.tell(recorder)
         if "estimated_stepping_batches" in told and (planned := _planned_updates(trainer)) is not None:
             recorder.declare({"planned_updates": planned})

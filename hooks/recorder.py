@@ -289,9 +289,9 @@ class Recorder:
         """Say that one which is not attached uses up gradients of one that is.
 
         An optimizer around an attached one steps the same parameters too, but then the attached one has
-        stepped as well.
+        stepped as well. One inside an attached one, such as that of ZeroRedundancyOptimizer, is part of it.
         """
-        waiting = [track for track in self.tracks if track.leftover is not None]
+        waiting = [track for track in self.tracks if track.leftover is not None and not track.is_stepping]
         trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if any(track.trains_any(trained) for track in waiting):
             self._told_replaced = True

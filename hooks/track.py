@@ -408,13 +408,13 @@ class Track:
         self.note("E")
 
     @property
-    def _is_stepping(self) -> bool:
+    def is_stepping(self) -> bool:
         """Whether the optimizer's step runs now: what happens inside it belongs to it."""
         return self._attempt is not None and self._step_frame is not None and is_running(self._step_frame)
 
     def collective_begins(self) -> None:
         """The loop runs a collective."""
-        if not self._is_stepping:
+        if not self.is_stepping:
             self.poll()
 
     def collective_ended(self, tensors: list[Any], finished: bool) -> None:
@@ -423,7 +423,7 @@ class Track:
         gradient = None if gradient is None else local(gradient)
         if gradient is None or not self.window.micro_steps or gradient.layout != torch.strided:
             return
-        if self._is_stepping:
+        if self.is_stepping:
             return
         storage = gradient.untyped_storage().data_ptr()
         dense = [t for t in tensors if isinstance(t, Tensor) and t.layout == torch.strided]

@@ -204,11 +204,13 @@ class Around(torch.optim.Optimizer):
         return self.inner.step(closure)
 
 
-def test_an_optimizer_around_the_attached_one_takes_nothing_from_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("attached", ["inner", "outer"])
+def test_an_optimizer_around_another_takes_nothing_from_it(tmp_path: Path, attached: str) -> None:
     model = TinyModel()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     outer = Around(inner)
-    with accumaudit.attach(model, inner, log_dir=tmp_path, summary=False):
+    optimizer = inner if attached == "inner" else outer
+    with accumaudit.attach(model, optimizer, log_dir=tmp_path, summary=False):
         for ids in batches(3):
             (token_loss(model(ids), ids) / TOKENS).backward()
             outer.step()

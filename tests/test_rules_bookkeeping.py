@@ -157,6 +157,11 @@ class TestTokenCountMismatch:
     def test_unknown(self, tmp_path: Path, more: dict[str, Any]) -> None:
         assert faults(self.CODE, write_run(tmp_path / "run", [report(1000) | more])) == [None]
 
+    def test_a_window_of_one_class_among_class_weights_is_not_judged(self, tmp_path: Path) -> None:
+        """Its tokens weigh alike, and are counted as the sum of their weights."""
+        updates = [report(COUNTED) | {"weight_uniform": [False] * 4}, report(COUNTED / 2)]
+        assert faults(self.CODE, write_run(tmp_path / "run", updates)) == [None, None]
+
     def test_a_loop_that_reports_nothing_is_out_of_scope(self, tmp_path: Path) -> None:
         assert faults(self.CODE, write_run(tmp_path / "run", [report(None)] * 2)) == []
 

@@ -28,8 +28,9 @@ sync_dist=True, reduce_fx="sum"). DeepSpeed: all_reduce over the data ranks.
 not_a_fault_when = '''
 Counts that equal the input or attended positions, of all ranks or of one, mean something else: ACC807 says
 so. A count that lags by one window agrees with the window before. Micro-steps that were thrown away may be
-in a loop's running count and are in no update; class weights make the counted number a sum of weights: such
-windows are not judged, and neither are windows in which ranks are missing.
+in a loop's running count and are in no update: such windows are not judged, and neither are windows in which
+ranks are missing. Class weights make the counted number a sum of weights: a launch in which positions weigh
+differently anywhere is not judged.
 '''
 references = [
     "huggingface/transformers#34567",
@@ -55,6 +56,8 @@ counted AS (
            p.own_input,
            p.own_attended,
            lag(valid_tokens) OVER attempts AS valid_before,
+           -- Where all of a window are of one class, its class weight stands in the counted number all the same.
+           bool_or(weight_uniform IS FALSE) OVER (PARTITION BY run_id, launch, optimizer) AS weighs_classes,
            CASE
                WHEN lag(attempt_id) OVER attempts = attempt_id - 1
                THEN cumulative_train_tokens - lag(cumulative_train_tokens) OVER attempts
@@ -92,6 +95,7 @@ SELECT run_id,
        NULL AS rank,
        CASE
            WHEN weight_uniform
+               AND NOT weighs_classes
                AND discarded_microbatches = 0
                AND abs(valid_tokens - round(valid_tokens)) <= 1e-6
            THEN NOT agrees AND NOT other_meaning

@@ -291,8 +291,8 @@ def test_a_version_without_a_method_loses_its_field_and_no_training(
     train(str(tmp_path))
     told = [mark["name"] for mark in marks(tmp_path / "run", "not_recorded")]
     assert [text.partition(" has ")[2] for text in told] == [
-        "no Accelerator.save_state: checkpoints are not recorded",
-        "no DataLoaderStateMixin.end: ends of the data are not recorded",
+        "no Accelerator.save_state: no record of checkpoints",
+        "no DataLoaderStateMixin.end: no record of ends of the data",
     ]
     assert words(tmp_path / "run") == ["ZFBFBFBOS", "ZFBFBFBOS", "ZFBFBOS"]
     assert faults(tmp_path / "run") == []

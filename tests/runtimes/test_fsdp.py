@@ -318,7 +318,7 @@ def test_an_optimizer_is_attached_once(pair: Pair, tmp_path: Path) -> None:
 def test_a_version_without_its_own_clip_loses_that_alone(pair: Pair, tmp_path: Path) -> None:
     pair.call("tests.runtimes.fsdp:train_without_its_clip", folder=str(tmp_path))
     told = [mark["name"] for mark in marks(tmp_path, "not_recorded")]
-    lacks = "has no FullyShardedDataParallel.clip_grad_norm_: clips not recorded"
+    lacks = "has no FullyShardedDataParallel.clip_grad_norm_: no record of clips"
     assert [lacks in name for name in told] == [True, True]
     assert words(tmp_path) == EVERY
 
@@ -327,7 +327,7 @@ def test_a_version_whose_insides_are_not_known_loses_what_they_tell(pair: Pair, 
     pair.call("tests.runtimes.fsdp:train_on_an_unknown_version", folder=str(tmp_path))
     assert faults(tmp_path) == []
     told = [mark["name"] for mark in marks(tmp_path, "not_recorded")]
-    assert ["shards and synchronisation not recorded" in name for name in told] == [True, True]
+    assert ["no record of wrapper, divisor, shards" in name for name in told] == [True, True]
     assert words(tmp_path) == EVERY
     fields = "wrapper, total_weight, grad_norm_min"
     assert query(tmp_path, f"SELECT DISTINCT {fields} FROM windows") == [(None, None, None)]

@@ -406,7 +406,7 @@ class Renamed(Trainer):
 def test_a_version_without_a_method_trains_on(tmp_path: Path) -> None:
     hf.make_trainer(tmp_path, callbacks=[hf.recording(tmp_path)], trainer=Renamed).train()
     [mark] = marks(tmp_path, "not_recorded")
-    assert "Renamed.get_batch_samples: the tokens that it counts are not recorded" in mark["name"]
+    assert "Renamed.get_batch_samples: no record of the tokens that it counts" in mark["name"]
     assert words(tmp_path) == ["ZFBFBFBCOS", "ZFBFBFBCOS", "ZFBFBCOS"] * 2
     assert "global_valid_tokens_in_update" not in updates(tmp_path)[0]
 

@@ -440,9 +440,9 @@ def test_a_version_that_lacks_something_loses_its_field_and_no_training(
     fit(str(tmp_path), valid=EQUAL)
     told = [mark["name"].partition(" has ")[2] for mark in marks(tmp_path / "run", "not_recorded")]
     assert told == [
-        "no Trainer.estimated_stepping_batches: planned_updates are not recorded",
-        "no Trainer.is_last_batch: ends of the data are not recorded",
-        "no Trainer.save_checkpoint: checkpoints are not recorded",
+        "no Trainer.estimated_stepping_batches: no record of planned_updates",
+        "no Trainer.is_last_batch: no record of ends of the data",
+        "no Trainer.save_checkpoint: no record of checkpoints",
     ]
     assert words(tmp_path / "run") == ["ZFBFBFBO"] * 2
     assert faults(tmp_path / "run") == []
