@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Final
 
@@ -55,16 +56,7 @@ def attach_deepspeed(engine: Any, scheduler: Any = None, *, log_dir: Any, **opti
     optimizer = getattr(engine, "basic_optimizer", None)
     if not isinstance(optimizer, Optimizer):
         raise TypeError("accumaudit: the engine has no optimizer of torch; there is no update to record")
-    version = str(getattr(sys.modules.get("deepspeed"), "__version__", "of an unknown version"))
-    reducer = EngineReducer(engine, Framework("deepspeed", version))
-    contract = Contract(
-        runtime="deepspeed",
-        versions={"deepspeed": version},
-        reducer=reducer,
-        precision=_precision(engine),
-        updates=reducer.updates,
-        tells_steps=True,
-    )
+    contract, reducer = engine_contract(engine)
     told: dict[str, Any] = {"accumulation_steps": reducer.steps}
     if reducer.limit:
         told["max_grad_norm"] = reducer.limit
@@ -74,6 +66,22 @@ def attach_deepspeed(engine: Any, scheduler: Any = None, *, log_dir: Any, **opti
     given = Options(log_dir=log_dir, **told | options)
     scheduler = getattr(engine, "lr_scheduler", None) if scheduler is None else scheduler
     return attach_runtime(contract, engine.module, optimizer, scheduler, None, given)
+
+
+def engine_contract(engine: Any, around: Contract | None = None) -> tuple[Contract, EngineReducer]:
+    """What an engine tells of itself, and its reducer; `around` is a runtime that trains with it."""
+    version = str(getattr(sys.modules.get("deepspeed"), "__version__", "of an unknown version"))
+    reducer = EngineReducer(engine, Framework("deepspeed", version))
+    contract = Contract(runtime="deepspeed") if around is None else around
+    told = replace(
+        contract,
+        versions={**contract.versions, "deepspeed": version},
+        reducer=reducer,
+        precision=_precision(engine),
+        updates=reducer.updates,
+        tells_steps=True,
+    )
+    return told, reducer
 
 
 def _precision(engine: Any) -> str:

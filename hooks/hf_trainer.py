@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -27,6 +27,7 @@ from transformers.trainer_pt_utils import LabelSmoother
 from accumaudit.hooks.attaching import attach_runtime
 from accumaudit.hooks.audit import Audit
 from accumaudit.hooks.contract import Contract
+from accumaudit.hooks.deepspeed_engine import engine_contract
 from accumaudit.hooks.framework import Framework
 from accumaudit.hooks.modules import uncompiled
 from accumaudit.hooks.optimizers import optimizer_parameters, state_step
@@ -88,13 +89,15 @@ class AccumauditCallback(TrainerCallback):
             log.debug("accumaudit: what kept it from being recorded", exc_info=error)
 
     def _begin(self) -> None:
-        trainers = _trainers_on_the_stack()
-        trainer = next((one for one in trainers if self in one.callback_handler.callbacks), None)
+        on_the_stack = _trainers_on_the_stack()
+        trainer = next((one for one in on_the_stack if self in one.callback_handler.callbacks), None)
         if trainer is None:
             raise RuntimeError("no Trainer has this callback and trains now")
-        for training in tuple(_trainings):
-            if training.was_left(trainers, trainer):
-                training.end(finished=False)
+        if _trainings:
+            running = list(_trainers_on_the_stack())
+            for training in tuple(_trainings):
+                if training.was_left(running, trainer):
+                    training.end(finished=False)
         if _training_of(trainer) is not None:
             log.warning("accumaudit: this Trainer has two AccumauditCallbacks: the first records alone")
             return
@@ -139,9 +142,8 @@ class AccumauditCallback(TrainerCallback):
 class Training:
     """One call of a trainer's `train`, and its audit."""
 
-    def __init__(self, trainer: Trainer, audit: Audit, recorder: Recorder) -> None:
+    def __init__(self, trainer: Trainer, audit: Audit) -> None:
         self.audit = audit
-        self._recorder = recorder
         self._trainer = weakref.ref(trainer)
         self._state = trainer.state
         """Each call of `train` makes a new one."""
@@ -158,22 +160,33 @@ class Training:
         cls, trainer: Trainer, folder: str | os.PathLike[str], options: dict[str, Any]
     ) -> Training | None:
         """Attach to what a trainer is about to train; None where nothing is to be recorded."""
+        contract, optimizer, scaler = (
+            _contract(trainer),
+            _innermost(trainer.optimizer),
+            trainer.accelerator.scaler,
+        )
+        model: Any = trainer.model_wrapped
+        limit = trainer.args.max_grad_norm
+        if getattr(trainer, "is_deepspeed_enabled", False):
+            engine, scaler = model, None  # it scales by itself
+            contract, reducer = engine_contract(engine, around=contract)
+            model, optimizer, limit = engine.module, engine.basic_optimizer, reducer.limit
         told = {
             "accumulation_steps": trainer.args.gradient_accumulation_steps,
-            "max_grad_norm": trainer.args.max_grad_norm or None,
+            "max_grad_norm": limit or None,
             "labels": LABELS if _hides_its_loss(trainer) else None,
         }
         audit = attach_runtime(
-            _contract(trainer),
-            trainer.model_wrapped,
-            _innermost(trainer.optimizer),
+            contract,
+            model,
+            optimizer,
             trainer.lr_scheduler,
-            trainer.accelerator.scaler,
+            scaler,
             Options(log_dir=folder, **(told | {k: v for k, v in options.items() if v is not None})),
         )
         if audit.recorder is None:
             return None
-        training = cls(trainer, audit, audit.recorder)
+        training = cls(trainer, audit)
         _trainings.append(training)
         training.guard(_watch, trainer, audit.recorder)
         training.guard(training._declare, trainer)
@@ -181,8 +194,15 @@ class Training:
 
     def guard(self, action: Callable[..., None], *arguments: Any) -> None:
         """Do something while it is recorded; what goes wrong goes no further."""
-        if self.audit.recorder is not None:
-            self._recorder.guard(action, *arguments)
+        if (recorder := self.audit.recorder) is not None:
+            recorder.guard(action, *arguments)
+
+    @property
+    def _recorder(self) -> Recorder:
+        """That of the audit as long as it is open: the callback may outlive the model."""
+        recorder = self.audit.recorder
+        assert recorder is not None
+        return recorder
 
     def _declare(self, trainer: Trainer) -> None:
         """What the trainer plans, and where it goes on from."""
@@ -296,16 +316,18 @@ def _training_of(trainer: object) -> Training | None:
     return next((training for training in _trainings if training.is_of(trainer)), None)
 
 
-def _trainers_on_the_stack() -> list[Trainer]:
-    """The trainers whose methods run now, the innermost first."""
-    found = []
+def _trainers_on_the_stack() -> Iterator[Trainer]:
+    """The trainers whose methods run now, the innermost first.
+
+    Go no further than need be: before Python 3.13 a frame that is asked for its variables keeps what they
+    are now until it ends, and so the model of a trainer that its caller has long deleted.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
         if isinstance(owner, Trainer):
-            found.append(owner)
+            yield owner
         frame = frame.f_back
-    return found
 
 
 def _innermost(optimizer: Any) -> Any:
@@ -363,6 +385,9 @@ def _watch(trainer: Trainer, recorder: Recorder) -> None:
     cls = type(trainer)
     loop = "_run_epoch" if hasattr(cls, "_run_epoch") else "training_step"
     framework.patch(cls, loop, _wrap_loop, loses="the end by an exception")
+    for outside in ("_evaluate", "_finalize_training"):
+        if hasattr(cls, outside):
+            framework.patch(cls, outside, _wrap_loop, loses="the end by an exception")
     framework.patch(cls, "get_batch_samples", _wrap_reading, loses="the tokens that it counts")
     framework.patch(cls, "log", _wrap_log, loses="metrics in its logs")
     if getattr(trainer, "label_smoother", None) is not None:

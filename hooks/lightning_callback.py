@@ -7,7 +7,6 @@ batch when it begins, the loss when its backward is about to.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import logging
 import os
@@ -49,6 +48,9 @@ ASKED: Final = {
     "precision_plugin": "scalers of a class of their own",
 }
 """What is asked of a trainer, and what goes without it."""
+
+SET_BY_TRAINERS: Final = ("log", "log_dict")
+"""What Lightning sets on every callback: methods of the module that it trains."""
 
 STATE: Final = "accumaudit"
 """The key of the counts in a checkpoint."""
@@ -95,9 +97,13 @@ class AccumauditCallback:
         self._resumed: Mapping[str, Any] | None = None
         self._logged = 0
 
-    def __reduce__(self) -> tuple[Callable[[], AccumauditCallback], tuple[()]]:
-        """A copy, in this process or in another, records nothing by itself."""
-        return functools.partial(type(self).__bases__[0], self._log_dir, **self._options), ()
+    def __reduce__(self) -> tuple[Callable[..., AccumauditCallback], tuple[Any, ...]]:
+        """A copy, in this process or in another, records nothing by itself; a class made of this one may
+        be made with other arguments, and have more to keep.
+        """
+        not_kept = {*vars(AccumauditCallback("")), *SET_BY_TRAINERS}
+        more = {name: value for name, value in vars(self).items() if name not in not_kept}
+        return _copied, (type(self).__bases__[0], self._log_dir, self._options, more)
 
     @property
     def audit(self) -> Audit:
@@ -246,6 +252,15 @@ class AccumauditCallback:
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """They are taken up when the training starts."""
         self._resumed = checkpoint.get(STATE)
+
+
+def _copied(
+    cls: type[AccumauditCallback], log_dir: Any, options: dict[str, Any], more: dict[str, Any]
+) -> AccumauditCallback:
+    made = cls.__new__(cls)
+    AccumauditCallback.__init__(made, log_dir, **options)
+    vars(made).update(more)
+    return made
 
 
 def _package_of(cls: type) -> str:

@@ -260,7 +260,9 @@ class Track:
             micro_step.scale = backward.scale
         elif micro_step.scale is not backward.scale and micro_step.scale != backward.scale:
             micro_step.scale = None
-        micro_step.calls.extend(reversed(backward.calls))  # hooks fire in reverse
+        # Of several losses through models that are attached apart, it is not known which is whose.
+        if len(backward.calls) == 1 or all(forward.recorder == recorder for forward in backward.forwards):
+            micro_step.calls.extend(reversed(backward.calls))  # hooks fire in reverse
         micro_step.roots.append(backward.root)
         micro_step.note_scored()
 

@@ -172,6 +172,25 @@ def test_gradients_that_another_optimizer_used_are_not_left_over(tmp_path: Path)
     assert [mark["leftover_microbatches"] for mark in marks(tmp_path, "close")] == [0, 0]
 
 
+def test_losses_of_models_that_are_attached_apart_are_not_taken_for_each_others(tmp_path: Path) -> None:
+    """One backward goes through both: what one loss weighs in which model is not known."""
+    models = [TinyModel(), TinyModel()]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    options: dict[str, Any] = {"summary": False, "accumulation_steps": 1}
+    with (
+        accumaudit.attach(models[0], optimizers[0], log_dir=tmp_path / "0", **options),
+        accumaudit.attach(models[1], optimizers[1], log_dir=tmp_path / "1", **options),
+    ):
+        for ids in batches(2):
+            first, second = (token_loss(model(ids), ids) / TOKENS for model in models)
+            (first + second).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    for folder in (tmp_path / "0", tmp_path / "1"):
+        assert [entry["loss_weight"] for entry in updates(folder)] == [[None], [None]]
+
+
 def test_an_optimizer_that_takes_the_place_of_the_attached_one_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

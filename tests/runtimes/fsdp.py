@@ -111,7 +111,10 @@ class Training:
         torch.manual_seed(0)
         self.model = self.wrapped(Model())
         self.optimizers = self.make_optimizers()
-        self.data = DataLoader(rows(VALID[self.rank % 2], seed=self.rank), batch_size=2)  # type: ignore[arg-type]  # its rows
+        self.data: DataLoader[Row] = DataLoader(
+            rows(VALID[self.rank % 2], seed=self.rank),  # type: ignore[arg-type]  # its rows
+            batch_size=2,
+        )
         self.scheduler = (
             LambdaLR(self.optimizers[0], lambda step: 1 / (1 + step)) if "scheduled" in how else None
         )

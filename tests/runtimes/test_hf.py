@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import itertools
 import json
 import logging
@@ -12,6 +13,7 @@ import pickle
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -287,6 +289,22 @@ def test_everything_is_undone(tmp_path: Path) -> None:
     assert not any(parameter._post_accumulate_grad_hooks for parameter in trainer.model.parameters())
 
 
+class Experiment:
+    """Trains in a method of its own, and deletes what it has trained."""
+
+    def run(self, folder: Path) -> list[object]:
+        trainer = hf.make_trainer(folder, callbacks=[hf.recording(folder)], max_steps=1)
+        trainer.train()
+        kept = [weakref.ref(each) for each in (trainer, trainer.model, trainer.optimizer.optimizer)]
+        del trainer
+        gc.collect()
+        return [each() for each in kept]
+
+
+def test_nothing_is_kept_of_a_training_that_is_over(tmp_path: Path) -> None:
+    assert Experiment().run(tmp_path) == [None, None, None]
+
+
 def test_the_folder_is_in_the_trainers_own(tmp_path: Path) -> None:
     hf.make_trainer(tmp_path, callbacks=[AccumauditCallback(summary=False)], max_steps=1).train()
     assert len(updates(tmp_path / "out" / "accumaudit")) == 1
@@ -382,6 +400,40 @@ def test_an_exception_ends_the_record(place: str, tmp_path: Path) -> None:
     ]
     assert len(updates(tmp_path)) == 6 + (place == "on_step_end")
     assert faults(tmp_path) == []
+
+
+@pytest.mark.skipif(not HAS_EPOCHS, reason="the version's loop is one method, which runs already")
+@pytest.mark.parametrize("place", ["_evaluate", "_finalize_training"])
+def test_an_exception_before_and_after_the_epochs_ends_the_record(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: Any, **_kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, place, fail)
+    before = standing()
+    trainer = hf.make_trainer(tmp_path, callbacks=[hf.recording(tmp_path)], max_steps=1, eval_on_start=True)
+    if place != "_evaluate":
+        trainer.args.eval_on_start = False
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert standing() == before
+    assert [mark["reason"] for mark in marks(tmp_path, "close")] == ["exception"]
+
+
+def test_a_callback_that_is_kept_keeps_no_model(tmp_path: Path) -> None:
+    callback = hf.recording(tmp_path)
+
+    def fail(**_kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    trainer = hf.make_trainer(tmp_path, callbacks=[callback, On("on_step_end", fail)])
+    with pytest.raises(KeyboardInterrupt) as raised:
+        trainer.train()
+    model = weakref.ref(trainer.model)
+    del trainer, raised
+    gc.collect()
+    assert model() is None
 
 
 def test_a_trainer_inside_anothers_training(tmp_path: Path) -> None:

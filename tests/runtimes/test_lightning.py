@@ -371,6 +371,21 @@ def test_wrong_options_are_told_where_they_are_given(options: dict[str, Any]) ->
         AccumauditCallback(**options)
 
 
+class Named(AccumauditCallback):
+    """Made with other arguments."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"runs/{name}", every=2)
+        self.name = name
+
+
+def test_a_callback_of_ones_own_is_copied_as_it_is() -> None:
+    callback = Named("first")
+    for copied in (deepcopy(callback), pickle.loads(pickle.dumps(callback))):  # noqa: S301  # made here
+        assert isinstance(copied, Named)
+        assert vars(copied) | {"_audit": None} == vars(callback) | {"_audit": None}
+
+
 def test_a_copy_records_nothing_by_itself(tmp_path: Path) -> None:
     library()
     callback = AccumauditCallback(tmp_path / "run", every=2)
