@@ -133,43 +133,20 @@ def attach_runtime(
         launch=launch,
         rank=rank,
         world_size=world_size,
-        declared={
-            "accumulation_steps": options.accumulation_steps,
-            "max_grad_norm": options.max_grad_norm,
-            "gradient_divisor": options.gradient_divisor,
-            "loss_unit": options.loss_unit,
-            "recorded_ranks": writing,
-            "recorded_every": options.every if options.every > 1 else None,
-        },
+        declared=options.declared(writing),
     )
-    settler = Settler(
-        launch,
-        rank,
-        dict(options.loss_coefficients or {}),
-        head["gradient_divisor"],
-        options.microbatch_detail,
-    )
+    coefficients = dict(options.loss_coefficients or {})
     recorder = Recorder(
         contract,
         reducer,
+        options,
         model,
         optimizers,
         schedulers,
-        accumulation_steps=options.accumulation_steps,
-        every=options.every,
-        several_ranks=world_size > 1,
-        dataloader=options.dataloader,
         scaler=scaler,
-        settler=settler,
-        loss_source=LossSource(
-            reducer.inner,
-            options.labels,
-            options.ignore_index,
-            options.reduction,
-            divisor=contract.loss_divisor,
-            shifts_labels=contract.shifts_labels,
-            log_probabilities=contract.log_probabilities,
-        ),
+        several_ranks=world_size > 1,
+        settler=Settler(launch, rank, coefficients, head["gradient_divisor"], options.microbatch_detail),
+        loss_source=_loss_source(contract, reducer, options),
     )
     recorder.writer = _open_ledger(ledger_path(run, rank, launch), head)
     if (lazy := _lazy_devices(recorder)) is not None:
@@ -177,6 +154,18 @@ def attach_runtime(
     audit = Audit(recorder, Summary(run, recorder) if options.summary and rank == 0 else None)
     _start(recorder, audit)
     return audit
+
+
+def _loss_source(contract: Contract, reducer: Reducer, options: Options) -> LossSource:
+    return LossSource(
+        reducer.inner,
+        options.labels,
+        options.ignore_index,
+        options.reduction,
+        divisor=contract.loss_divisor,
+        shifts_labels=contract.shifts_labels,
+        log_probabilities=contract.log_probabilities,
+    )
 
 
 def _lazy_devices(recorder: Recorder) -> str | None:

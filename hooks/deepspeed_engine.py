@@ -7,29 +7,25 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from accumaudit.hooks.attaching import attach_runtime
 from accumaudit.hooks.audit import Audit
 from accumaudit.hooks.contract import Contract
+from accumaudit.hooks.engine_reducer import EngineReducer, ask
 from accumaudit.hooks.engine_track import EngineTrack
 from accumaudit.hooks.framework import Framework
 from accumaudit.hooks.handles import Hook, unreal
-from accumaudit.hooks.optimizers import gradient_norm, optimizer_parameters
+from accumaudit.hooks.optimizers import gradient_norm
 from accumaudit.hooks.options import Options
 from accumaudit.hooks.patches import watchable
 from accumaudit.hooks.recorder import Recorder
-from accumaudit.hooks.reducers import Reducer
 from accumaudit.hooks.session import session
 from accumaudit.hooks.window import Clip
 from accumaudit.hooks.wrappers import Function
-
-PARAMETER_GROUPS: Final = ("bit16_groups", "bf16_groups", "fp16_groups")
-"""Where optimizers of the engine keep the model's own parameters."""
 
 
 def attach_deepspeed(engine: Any, scheduler: Any = None, *, log_dir: Any, **options: Any) -> Audit:
@@ -68,10 +64,10 @@ def attach_deepspeed(engine: Any, scheduler: Any = None, *, log_dir: Any, **opti
     return attach_runtime(contract, engine.module, optimizer, scheduler, None, given)
 
 
-def engine_contract(engine: Any, around: Contract | None = None) -> tuple[Contract, EngineReducer]:
+def engine_contract(engine: Any, around: Contract | None = None) -> tuple[Contract, HeardEngine]:
     """What an engine tells of itself, and its reducer; `around` is a runtime that trains with it."""
     version = str(getattr(sys.modules.get("deepspeed"), "__version__", "of an unknown version"))
-    reducer = EngineReducer(engine, Framework("deepspeed", version))
+    reducer = HeardEngine(engine, Framework("deepspeed", version))
     contract = Contract(runtime="deepspeed") if around is None else around
     told = replace(
         contract,
@@ -86,34 +82,19 @@ def engine_contract(engine: Any, around: Contract | None = None) -> tuple[Contra
 
 def _precision(engine: Any) -> str:
     names = sorted({str(p.dtype).removeprefix("torch.") for p in engine.module.parameters()})
-    if _ask(engine, "torch_autocast_enabled", False):
+    if ask(engine, "torch_autocast_enabled", False):
         names.append(f"autocast {str(engine.torch_autocast_dtype()).removeprefix('torch.')}")
     return ", ".join(names)
 
 
-def _ask(engine: Any, name: str, without: Any) -> Any:
-    """What an attribute or a method of the engine tells, if this version has it."""
-    found = getattr(engine, name, without)
-    return found() if callable(found) else found
-
-
-class EngineReducer(Reducer):
-    """The engine: replicated parameters, of which ZeRO parts what belongs to them.
-
-    Stage 1 parts the optimizer's state, stage 2 the gradients too, stage 3 the parameters themselves.
-    """
+class HeardEngine(EngineReducer):
+    """An engine whose methods are watched, and what is going on in them."""
 
     def __init__(self, engine: Any, framework: Framework) -> None:
-        super().__init__(engine.module)
-        self.engine = engine
-        self.stage = int(engine.zero_optimization_stage())
-        self.name = f"deepspeed-zero{self.stage}"
-        self.world_size = int(engine.dp_world_size)
-        self.cpu_offload = any(
-            _ask(engine, name, False) for name in ("zero_cpu_offload", "zero_offload_param")
-        )
-        self.frame: FrameType | None = None
-        """Of the call of engine.step that runs now."""
+        super().__init__(engine)
+        self._framework = framework
+        self.counted = 0
+        """Updates before attach."""
         self.told_scaling = False
         """What it does to the gradients has been told."""
         self.clip: Clip | None = None
@@ -122,174 +103,10 @@ class EngineReducer(Reducer):
         """The polled slice before it was divided."""
         self.skipped_before = 0
         """Attempts skipped before it."""
-        self.steps: int = engine.gradient_accumulation_steps()
-        self.counted = 0
-        """Updates before attach."""
-        self._framework = framework
-        self._basic: Optimizer = engine.basic_optimizer
-        self._parameters = [p for p in self._found_parameters() if p.requires_grad]
-        self._copies = self._found_copies()
-        self._stepped = {id(parameter) for parameter in optimizer_parameters(self._basic)}
-        self._scale: Tensor | None = None
-
-    # what the record says
-
-    @property
-    def norm_scope(self) -> str:  # type: ignore[override]  # others have one for all
-        """The optimizer steps a part of everything on each rank, but for stage 0."""
-        return "shard" if self.stage and self.world_size > 1 else "global"
-
-    def gradient_divisor(self, world_size: int) -> float | None:
-        """The ranks with different data, however the division is shared out before and after the sum."""
-        del world_size
-        return float(self.world_size) if _ask(self.engine, "gradient_average", True) else 1.0
-
-    def layout(self, rank: int, world_size: int) -> dict[str, int]:
-        """Parameters are shards in stage 3 alone; elsewhere all ranks are replicas."""
-        if self.world_size != world_size:
-            return {"data_parallel_rank": int(self.engine.get_data_parallel_rank())} | {
-                "data_parallel_size": self.world_size
-            }
-        one, all_ranks = (0, 1), (rank, world_size)
-        shard, replica = (all_ranks, one) if self.stage == 3 else (one, all_ranks)
-        return {
-            "shard_rank": shard[0],
-            "shard_size": shard[1],
-            "replica_rank": replica[0],
-            "replica_size": replica[1],
-        }
-
-    # when it reduces
-
-    @property
-    def is_managed(self) -> bool:
-        """Whether the engine's counter ends a window; where not, each call of its step does."""
-        return bool(_ask(self.engine, "managed_gradient_accumulation", True))
-
-    @property
-    def is_at_boundary(self) -> bool:
-        """Whether a step that is asked for now is made."""
-        return not self.is_managed or bool(self.engine.is_gradient_accumulation_boundary())
-
-    def backward_reduces(self) -> bool:
-        """From stage 2 on in every backward, below in the last of a window, where the engine ends that."""
-        if _ask(self.engine, "inside_no_sync_ctxt", False):
-            return False
-        if not _ask(self.engine, "enable_backward_allreduce", True):
-            return False
-        return self.stage >= 2 or (self.is_managed and self.is_at_boundary)
-
-    # what it counts
-
-    @property
-    def skipped(self) -> int:
-        """Attempts that it says to have skipped."""
-        return int(_ask(self.engine, "skipped_steps", 0))
-
-    @property
-    def updates(self) -> int:
-        """Those that it says to have applied."""
-        return int(self.engine.global_steps) - self.skipped
-
-    # where the gradients are
-
-    def _found_parameters(self) -> list[Tensor]:
-        for name in PARAMETER_GROUPS:
-            if groups := getattr(self.engine.optimizer, name, None):
-                return [parameter for group in groups for parameter in group]
-        return optimizer_parameters(self._basic)
-
-    def _found_copies(self) -> dict[int, tuple[Tensor, int, int]]:
-        """By id of a parameter: the tensor that the optimizer steps for it, and its place in that.
-
-        Parameters of which this rank steps a part alone are left out, and so are all where the optimizer
-        steps the parameters themselves.
-        """
-        found: dict[int, tuple[Tensor, int, int]] = {}
-        masters = getattr(self.engine.optimizer, "fp32_groups", None)
-        if masters:  # of the same shapes
-            copies = (copy for group in masters for copy in group)
-            for parameter, copy in zip(self._found_parameters(), copies, strict=False):
-                found[id(parameter)] = copy, 0, copy.numel()
-        for parameter in self._parameters:
-            part = getattr(parameter, "_hp_mapping", None)
-            if part is not None and part.lp_fragment_address.numel == parameter.numel():
-                flat = self._basic.param_groups[part.param_group_index]["params"][0]
-                place = part.hp_fragment_address
-                found[id(parameter)] = flat, place.start, place.numel
-        return found
-
-    def parameters(self, optimizer: Optimizer) -> list[Tensor]:
-        """The model's own; the optimizer may step copies in higher precision, or a part of them."""
-        del optimizer
-        return self._parameters
-
-    def shows(self, parameter: Tensor) -> bool:
-        """Whether gradients that the optimizer steps with can be looked at on this rank."""
-        return id(parameter) in self._copies or id(parameter) in self._stepped
-
-    def used(self, parameter: Tensor) -> Tensor | None:
-        """What the optimizer's own step is given for a parameter; None outside of that."""
-        if self.frame is None:
-            return None
-        if id(parameter) in self._stepped:
-            return parameter.grad
-        copy = self._copies.get(id(parameter))
-        if copy is None or (gradient := copy[0].grad) is None:
-            return None
-        return gradient.reshape(-1).narrow(0, copy[1], copy[2])
-
-    def gives(self, parameter: Tensor) -> bool:
-        """The engine gives the optimizer one group after another."""
-        return self.frame is None or self.used(parameter) is not None
-
-    def gives_probe(self, track: EngineTrack, arguments: tuple[Any, ...]) -> bool:
-        """Whether a call that is given gradients of some parameters, or of all, is given the polled one's."""
-        used = self.used(track.probe.parameter)
-        if used is None or not arguments or not isinstance(arguments[0], list):
-            return used is not None
-        storages = {g.untyped_storage().data_ptr() for g in arguments[0] if isinstance(g, Tensor)}
-        return used.untyped_storage().data_ptr() in storages
-
-    def gradient(self, parameter: Tensor) -> Tensor | None:
-        """Of the parameter itself until the engine takes it away: then of its part, if this rank has that."""
-        if (used := self.used(parameter)) is not None:
-            return used
-        if (part := _averaged(parameter)) is not None:
-            return part if id(parameter) in self._copies else None
-        accumulated = getattr(parameter, "grad_accum", None)
-        return accumulated if isinstance(accumulated, Tensor) else parameter.grad
-
-    # loss scale
-
-    def loss_scale(self) -> float:
-        """The engine's own, where it has one: not that of a gradient scaler."""
-        own = getattr(self.engine.optimizer, "loss_scale", 1.0)
-        return float(own) if isinstance(own, (int, float)) else 1.0
-
-    def scale_tensor(self) -> Tensor:
-        """The same as a tensor, the same one as long as it does not change."""
-        if self._scale is None or float(self._scale) != self.loss_scale():
-            self._scale = torch.tensor(self.loss_scale(), dtype=torch.float64)
-        return self._scale
-
-    @property
-    def limit(self) -> float:
-        """Of the gradient norm; 0 where nothing is clipped."""
-        return float(self.engine.gradient_clipping())
-
-    @property
-    def scaler(self) -> torch.amp.GradScaler | None:
-        """The one that comes with autocast in half precision."""
-        own = getattr(self.engine, "torch_autocast_z0_gradscaler", None)
-        found = own or getattr(self.engine.optimizer, "torch_autocast_gradscaler", None)
-        return found if isinstance(found, torch.amp.GradScaler) else None
-
-    # hooks
 
     def watch(self, recorder: Recorder) -> None:
         """Hear the engine and the optimizers around the user's."""
-        track, basic = _track_of(recorder), self._basic
+        track, basic = _track_of(recorder), self.basic
         self.counted = self.updates
         track.continue_from(self.counted, int(self.engine.micro_steps))
         recorder.keep(basic.register_step_pre_hook(Hook(lambda *_: self._uses(track), recorder.fault, basic)))
@@ -339,24 +156,13 @@ class EngineReducer(Reducer):
         track.runtime_uses(given)
 
 
-def _averaged(parameter: Tensor) -> Tensor | None:
-    """This rank's part of a gradient that ZeRO has averaged over ranks and keeps for the step."""
-    part = getattr(parameter, "_hp_mapping", None)
-    if part is None:
-        return None
-    gradients = part.offload_gradient_dict if part.use_offload else part.gradient_dict
-    group = gradients.get(part.param_group_index)
-    found = None if group is None else group[parameter._index_in_param_group]  # type: ignore[attr-defined]
-    return found if isinstance(found, Tensor) else None
-
-
-def _engines(owner: object) -> Iterator[tuple[Recorder, EngineReducer]]:
+def _engines(owner: object) -> Iterator[tuple[Recorder, HeardEngine]]:
     """The recorders of an engine, or of the engine that has this optimizer."""
     if not session.recorders or unreal():
         return
     for recorder in list(session.recorders):
         reducer = recorder.reducer
-        if isinstance(reducer, EngineReducer) and (
+        if isinstance(reducer, HeardEngine) and (
             owner is reducer.engine or owner is reducer.engine.optimizer
         ):
             yield recorder, reducer
@@ -406,7 +212,7 @@ def _wrap_step(original: Function) -> Function:
     return step
 
 
-def _step_begins(recorder: Recorder, reducer: EngineReducer, frame: FrameType) -> None:
+def _step_begins(recorder: Recorder, reducer: HeardEngine, frame: FrameType) -> None:
     if not reducer.is_at_boundary or not recorder.tracks:
         return
     track = _track_of(recorder)
@@ -421,10 +227,10 @@ def _step_begins(recorder: Recorder, reducer: EngineReducer, frame: FrameType) -
     reducer.frame = frame
 
 
-def _step_ended(recorder: Recorder, reducer: EngineReducer) -> None:
+def _step_ended(recorder: Recorder, reducer: HeardEngine) -> None:
     engine, track = reducer.engine, _track_of(recorder)
     reducer.frame = None
-    if reducer.skipped > reducer.skipped_before or not _ask(engine, "was_step_applied", True):
+    if reducer.skipped > reducer.skipped_before or not ask(engine, "was_step_applied", True):
         track.runtime_skipped("engine")
     elif (attempt := track.open_attempt) is not None:
         attempt.told_norm = _told_norm(engine, reducer, track)
@@ -442,8 +248,8 @@ def _step_ended(recorder: Recorder, reducer: EngineReducer) -> None:
         recorder.declare({"accumulation_steps": steps})
 
 
-def _told_norm(engine: Any, reducer: EngineReducer, track: EngineTrack) -> Tensor | float | None:
-    norm = _ask(engine, "get_global_grad_norm", None)
+def _told_norm(engine: Any, reducer: HeardEngine, track: EngineTrack) -> Tensor | float | None:
+    norm = ask(engine, "get_global_grad_norm", None)
     if not isinstance(norm, (Tensor, float)):
         return None
     scale = track.window.scaling.scale
@@ -518,7 +324,7 @@ def _wrap_scale(original: Function) -> Function:
     return scale_if_loss
 
 
-def _loss_scaled(reducer: EngineReducer, scaled: Any) -> None:
+def _loss_scaled(reducer: HeardEngine, scaled: Any) -> None:
     if reducer.scaler is None and reducer.loss_scale() != 1.0:
         session.watch_scaled(reducer.scale_tensor(), scaled)
 
@@ -540,7 +346,7 @@ def _wrap_own_clip(original: Function) -> Function:
     return clip_fp32_gradients
 
 
-def _own_clip(track: EngineTrack, reducer: EngineReducer) -> None:
+def _own_clip(track: EngineTrack, reducer: HeardEngine) -> None:
     track.poll()
     reducer.told_scaling = True
     written = track.open_attempt is not None and track.open_attempt.written
@@ -572,7 +378,7 @@ def _wrap_clip(original: Function) -> Function:
 
 
 def _division_begins(
-    track: EngineTrack, reducer: EngineReducer, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    track: EngineTrack, reducer: HeardEngine, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> None:
     """The engine is about to divide by its own loss scale and to clip, in one."""
     if not reducer.told_scaling:
@@ -580,12 +386,12 @@ def _division_begins(
         numbers = [value for value in arguments if isinstance(value, (Tensor, float))]
         _tell_scaling(track, reducer, keywords.get("total_norm", numbers[0] if numbers else None))
     reducer.before = None
-    if reducer.gives_probe(track, arguments):
+    if reducer.is_given(track.probe.parameter, arguments):
         track.probe.refresh()
         reducer.before = track.probe.slice
 
 
-def _tell_scaling(track: EngineTrack, reducer: EngineReducer, norm: Tensor | float | None) -> None:
+def _tell_scaling(track: EngineTrack, reducer: HeardEngine, norm: Tensor | float | None) -> None:
     """It clips the norm that it divides by the scale that it has now, whatever the losses were scaled by."""
     own, scaling = reducer.loss_scale(), track.window.scaling
     if own != 1.0 and scaling.scale is None:  # no loss was multiplied by it
@@ -597,7 +403,7 @@ def _tell_scaling(track: EngineTrack, reducer: EngineReducer, norm: Tensor | flo
         reducer.clip = track.runtime_clips(reducer.limit, None if norm is None else norm / own)
 
 
-def _division_ended(track: EngineTrack, reducer: EngineReducer) -> None:
+def _division_ended(track: EngineTrack, reducer: HeardEngine) -> None:
     own, before, scaling = reducer.loss_scale(), reducer.before, track.window.scaling
     if before is None:
         return  # of other parameters

@@ -101,7 +101,7 @@ class ShardingReducer(Reducer):
         return 0, 1
 
     @property
-    def norm_scope(self) -> str:  # type: ignore[override]  # others have one for all
+    def norm_scope(self) -> str:
         """Gradients are whole where the shard is all there is."""
         return "shard" if self.shard_size * self.tensor_size > 1 else "global"
 
@@ -158,7 +158,7 @@ class FSDP1Reducer(ShardingReducer):
         return [handle for handle in handles if handle is not None]
 
     @property
-    def cpu_offload(self) -> bool:  # type: ignore[override]  # likewise
+    def cpu_offload(self) -> bool:
         """Whether a unit keeps its shard on the CPU."""
         return any(module.cpu_offload.offload_params for module in self._modules)
 
@@ -184,7 +184,7 @@ class FSDP1Reducer(ShardingReducer):
         return found.pop() if len(found) == 1 else None
 
     @property
-    def precision(self) -> Sequence[str]:  # type: ignore[override]  # likewise
+    def precision(self) -> Sequence[str]:
         """Of the whole parameters, and of the reduction."""
         return _dtypes(getattr(module, "mixed_precision", None) for module in self._modules)
 
@@ -282,7 +282,7 @@ class FSDP2Reducer(ShardingReducer):
         return [group for group in found if group is not None]
 
     @property
-    def cpu_offload(self) -> bool:  # type: ignore[override]  # likewise
+    def cpu_offload(self) -> bool:
         """Whether a group keeps its shard on the CPU."""
         return any(type(group.offload_policy).__name__ == "CPUOffloadPolicy" for group in self._groups)
 
@@ -330,7 +330,7 @@ class FSDP2Reducer(ShardingReducer):
         return found.pop() if len(found) == 1 else None
 
     @property
-    def precision(self) -> Sequence[str]:  # type: ignore[override]  # likewise
+    def precision(self) -> Sequence[str]:
         """Of the whole parameters, and of the reduction."""
         return _dtypes(getattr(group, "mp_policy", None) for group in self._groups)
 

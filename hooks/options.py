@@ -73,3 +73,14 @@ class Options:
                 f"accumaudit: ranks is {list(self.ranks)}; it must name ranks below {world_size}"
             )
         return chosen if len(chosen) < world_size else None
+
+    def declared(self, writing: list[int] | None) -> dict[str, Any]:
+        """What the run record says of it, with the ranks that write."""
+        return {
+            "accumulation_steps": self.accumulation_steps,
+            "max_grad_norm": self.max_grad_norm,
+            "gradient_divisor": self.gradient_divisor,
+            "loss_unit": self.loss_unit,
+            "recorded_ranks": writing,
+            "recorded_every": self.every if self.every > 1 else None,
+        }

@@ -25,6 +25,7 @@ from accumaudit.hooks.handles import Hook
 from accumaudit.hooks.inputs import argument_names, describe, differentiable, lasting
 from accumaudit.hooks.loss import LossCall, call_site
 from accumaudit.hooks.model_loss import LossSource
+from accumaudit.hooks.options import Options
 from accumaudit.hooks.reducers import Reducer
 from accumaudit.hooks.running import Running
 from accumaudit.hooks.schedule import moves_unseen
@@ -50,14 +51,12 @@ class Recorder:
         self,
         contract: Contract,
         reducer: Reducer,
+        options: Options,
         model: nn.Module,
         optimizers: Sequence[Optimizer],
         schedulers: Sequence[Any],
         *,
-        accumulation_steps: int | None,
-        every: int,
         several_ranks: bool,
-        dataloader: Any,
         scaler: Any,
         settler: Settler,
         loss_source: LossSource,
@@ -65,8 +64,8 @@ class Recorder:
         self.contract = contract
         self.reducer = reducer
         self.model = model
-        self.accumulation_steps = accumulation_steps
-        self.every = every
+        self.accumulation_steps = options.accumulation_steps
+        self.every = options.every
         self.several_ranks = several_ranks
         self._divisor = self._divisor_now()
         self.settler = settler
@@ -80,7 +79,7 @@ class Recorder:
             (EngineTrack if contract.tells_steps else Track)(self, index, model, optimizer, scheduler)
             for index, (optimizer, scheduler) in enumerate(zip(optimizers, schedulers, strict=True))
         ]
-        self._dataloader = dataloader
+        self._dataloader = options.dataloader
         self._scaler = scaler
         self._loss_source = loss_source
         self._argument_names = argument_names(reducer.inner)

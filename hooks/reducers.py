@@ -27,15 +27,25 @@ class Reducer:
     """The run record's wrapper; None where that is not known."""
     hears_parameters = True
     """Torch tells when a gradient is accumulated into a parameter of the optimizer."""
-    norm_scope = "global"
-    """Whether gradients are whole on each rank (global) or a part of them lies there (shard)."""
-    cpu_offload = False
-    precision: Sequence[str] = ()
-    """What a wrapper of its own casts to, beside autocast."""
 
     def __init__(self, model: nn.Module) -> None:
         self.inner = uncompiled(model)
         """The user's own module."""
+
+    @property
+    def norm_scope(self) -> str:
+        """Whether gradients are whole on each rank (global) or a part of them lies there (shard)."""
+        return "global"
+
+    @property
+    def cpu_offload(self) -> bool:
+        """Whether parameters or gradients live on the host."""
+        return False
+
+    @property
+    def precision(self) -> Sequence[str]:
+        """What a wrapper of its own casts to, beside autocast."""
+        return ()
 
     @property
     def bypassed(self) -> nn.Module | None:
