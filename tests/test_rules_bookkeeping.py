@@ -12,6 +12,8 @@ import pytest
 from tests.records import START, build_run, write_records, write_run
 from tests.verdicts import faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 INFINITE = float("inf")
 NAN = float("nan")
 

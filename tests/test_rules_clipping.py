@@ -12,6 +12,8 @@ from accumaudit.engine import check_paths
 from tests.records import write_run
 from tests.verdicts import faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 
 def clip(micro_step: int = 4, **more: Any) -> dict[str, Any]:
     """A clip at 1 of a norm of 5 after the last micro-step, which did what it should."""

@@ -13,6 +13,8 @@ from tests.cases import by_case, run_of_cases
 from tests.records import write_run
 from tests.verdicts import Row, faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 PER_MICRO_STEP = "ZfbSfbSfbSFBOS"
 RIGHT = "ZfbfbfbFBOS"
 
