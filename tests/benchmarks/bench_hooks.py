@@ -1,24 +1,19 @@
 """What the hooks cost a small training loop, in CPU time of the process, writer thread included.
 
-Bare and recorded rounds take turns on the same model, so that a drift of the machine meets both. The
-second table leaves out one part of the hooks at a time: what is missing then is what that part costs.
+Bare and recorded rounds take turns on the same model, so that a drift of the machine meets both.
 """
 
 from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import torch
 
 import accumaudit
 from accumaudit import Audit
-from accumaudit.hooks import inputs, loss, recorder, session, track
 from tests.benchmarks.tiny_gpt import TinyGpt, cpu_time, micro_batches, spread
 
 ROUNDS = 9
@@ -29,21 +24,6 @@ BATCHES = {"20 ms": 1, "60 ms": 8}
 
 LENGTHS = (1, 2, 4, 8)
 """Micro-steps of the windows that tell a micro-step's cost from an update's."""
-
-
-def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    return None
-
-
-PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
-    "norm of all gradients": ((track, "total_norm"),),
-    "digest of all parameters, every 10th update": ((track, "digest_all"),),
-    "digest of the inputs": ((inputs, "input_digest"),),
-    "valid labels": ((loss.LossCall, "_valid_positions"),),
-    "loss calls": ((session.Session, "watch_loss"),),
-    "writer": ((recorder.Recorder, "submit"),),
-}
-"""What is replaced by nothing, by the part that goes with it."""
 
 
 class Bench:
@@ -83,25 +63,6 @@ class Bench:
         return found
 
 
-@contextmanager
-def without(part: str) -> Iterator[None]:
-    """Leave a part of the hooks out."""
-    with ExitStack() as stack:
-        for owner, name in PARTS[part]:
-            stack.enter_context(mock.patch.object(owner, name, _nothing))
-        yield
-
-
-def leaving_out(bench: Bench, part: str) -> Callable[[], float]:
-    """Times an update without a part."""
-
-    def way() -> float:
-        with without(part):
-            return bench.recorded()
-
-    return way
-
-
 def extra(bare: Sequence[float], other: Sequence[float]) -> list[float]:
     """Microseconds an update more than the bare loop, round by round."""
     return [1e6 * (more - less) for less, more in zip(bare, other, strict=True)]
@@ -116,16 +77,6 @@ def ratios(name: str, batch: int) -> None:
         f"{ACCUMULATION} micro-steps: ratio {spread([b / a for a, b in zip(bare, full, strict=True)])}, "
         f"{spread(extra(bare, full), 0)} microseconds an update"
     )
-
-
-def ablation() -> None:
-    """What an update costs less where a part is left out."""
-    bench = Bench(BATCHES["20 ms"], ACCUMULATION)
-    ways = [leaving_out(bench, part) for part in PARTS]
-    bare, full, *others = bench.rounds(bench.bare, bench.recorded, *ways)
-    print(f"microseconds an update, everything on: {spread(extra(bare, full), 0)}; of these")
-    for part, times in zip(PARTS, others, strict=True):
-        print(f"  {part:<44} {spread(extra(times, full), 0)}")
 
 
 def regression() -> None:
@@ -145,11 +96,10 @@ def regression() -> None:
 
 
 def main() -> None:
-    """Ratios, what they are made of, and cost by micro-step and update."""
+    """Ratios, and cost by micro-step and update."""
     torch.set_num_threads(1)
     for name, batch in BATCHES.items():
         ratios(name, batch)
-    ablation()
     regression()
 
 
