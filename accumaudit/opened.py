@@ -28,11 +28,13 @@ except ModuleNotFoundError:
 from accumaudit.engine.catalogue import load_rules
 from accumaudit.engine.judge import audit
 from accumaudit.engine.rule import SEVERITIES, nearest, sql_reason
-from accumaudit.ledger.reader import LedgerError, Unreadable, read_ledger
+from accumaudit.importers.options import checked
+from accumaudit.ledger.reader import LedgerError, NoLog, Options, Unreadable, read_ledger
+from accumaudit.ledger.remote import place
 
 if TYPE_CHECKING:
     import pandas
-    import pyarrow  # type: ignore[import-untyped] # pyarrow has no types
+    import pyarrow
 
     from accumaudit.engine.findings import AuditReport
 
@@ -124,8 +126,14 @@ class Table:
 class Ledger:
     """Runs that were read, as tables that Python can ask; close it, or use it in a with-statement."""
 
-    def __init__(self, paths: Sequence[Path], *, on_close: Callable[[], object] | None = None) -> None:
-        self._read = read_ledger(paths)
+    def __init__(
+        self,
+        paths: Sequence[Path | str],
+        *,
+        on_close: Callable[[], object] | None = None,
+        options: Options | None = None,
+    ) -> None:
+        self._read = read_ledger(paths, options)
         self._paths = paths
         self._judged = False
         self._closed = False
@@ -133,15 +141,27 @@ class Ledger:
         self._finish = weakref.finalize(self, on_close) if on_close is not None else None
 
     @classmethod
-    def open(cls, *paths: str | os.PathLike[str]) -> Ledger:
+    def open(
+        cls,
+        *paths: str | os.PathLike[str],
+        args: str | os.PathLike[str] | None = None,
+        columns: Mapping[str, str] | None = None,
+    ) -> Ledger:
         """Read the runs at or below these paths: folders of ledgers, folders of runs, single files.
+
+        A path may also be a URL that fsspec knows, such as `s3://bucket/runs`.
+
+        Args:
+            args: a file with the hyperparameters of the run, for logs that other programs wrote.
+            columns: what the columns of a CSV or JSONL file are: `{"step": "iter", "learning_rate": "lr"}`.
 
         Raises:
             LedgerError: a path cannot be read; the text says why, and what to do.
+            ValueError: `args` or `columns` cannot be used; the text says why.
         """
         if not paths:
             raise LedgerError("no path was given; give the folder that accumaudit.attach wrote")
-        return cls([Path(path) for path in paths])
+        return cls([place(path) for path in paths], options=checked(args, columns or {}))
 
     @property
     def runs(self) -> Table:
@@ -187,6 +207,11 @@ class Ledger:
     def unreadable(self) -> list[Unreadable]:
         """The lines that were left out, and why."""
         return list(self._read.unreadable)
+
+    @property
+    def no_logs(self) -> list[NoLog]:
+        """The texts beside the runs that hold no record of a training, and what they look like."""
+        return list(self._read.no_logs)
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:

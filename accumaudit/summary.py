@@ -80,11 +80,11 @@ def at_close(run: Path) -> Iterator[str]:
         report = _judge(ledger)
     finally:
         ledger.connection.close()
-    failed = [verdict for one in report.runs for verdict in one.with_status(FAILED)]
-    faults = [verdict for verdict in failed if verdict.severity != "note"]
-    for verdict in faults[:SHOWN]:
+    failed = [(verdict, one) for one in report.runs for verdict in one.with_status(FAILED)]
+    faults = [(verdict, one) for verdict, one in failed if verdict.severity != "note"]
+    for verdict, one in faults[:SHOWN]:
         if verdict.finding:
-            where = updates(verdict.finding)
+            where = updates(verdict.finding, one)
             yield f"{verdict.severity} {verdict.code} {verdict.name}, {where}: {verdict.finding.message}"
     yield footer(report) + (f" `accumaudit check {run}` says more." if failed else "")
 

@@ -11,17 +11,29 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+
+from accumaudit import importers
 from accumaudit.engine.catalogue import Catalogue, load_rules
 from accumaudit.engine.rule import Rule
+from accumaudit.ledger.columns import TYPES
 from accumaudit.ledger.schema import FIELDS, RECORD_FIELD, Field
 from accumaudit.rules import TABLES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGES: Final = ("README.md", "docs/ledger.md", "docs/rules.md")
+PAGES: Final = ("README.md", "docs/ledger.md", "docs/logs.md", "docs/rules.md")
+DATA: Final = ROOT / "tests" / "data"
+"""Small logs in the grammar of each format."""
+EVERYWHERE: Final = {
+    *("record", "launch", "rank", "optimizer", "attempt_id", "seq", "schema", "started_at"),
+    *("recorded_ranks", "recorded_every", "kind", "finished"),
+}
+"""Fields that say who wrote a record, not what is in it."""
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -53,6 +65,27 @@ def auditor_tables() -> str:
     return "\n\n".join(map(section, heads))
 
 
+def format_table() -> str:
+    """The kinds of foreign logs, and the fields that the samples of each fill."""
+    held: dict[str, set[str]] = defaultdict(set)
+    for path in sorted(path for path in DATA.rglob("*") if path.is_file()):
+        log, tables = importers.Log(path), list[pa.Table]()
+        format_ = importers.recognise(log).format
+        if format_ is not None:
+            importers.read(log, format_, tables.append)
+            held[format_.name].update(*map(_filled, tables))
+
+    def row(format_: importers.Format) -> tuple[str, ...]:
+        fields = [name for name in TYPES if name in held[format_.name]]
+        return format_.title, f"`{format_.name}`", ", ".join(f"`{name}`" for name in fields)
+
+    return table(("log", "`format`", "fields that it can fill"), map(row, importers.FORMATS))
+
+
+def _filled(rows: pa.Table) -> set[str]:
+    return {name for name in rows.column_names if rows[name].null_count < len(rows[name])} - EVERYWHERE
+
+
 def rule_table(rules: Catalogue, page: str = "") -> str:
     """All rules, one line each; the code leads to the rule's section on the page."""
 
@@ -82,7 +115,7 @@ def rule_section(rules: Catalogue, rule: Rule) -> str:
     facts = [
         f"**{rule.severity}**, judged per {rule.scope}, since {rule.since}",
         f"Not checked where {rule.scope_is_empty}, or where a field it needs is null in the whole run.",
-        f"Reads {', '.join(f'`{need}`' for need in rule.needs)}.",
+        f"Reads {', '.join(f'`{need}`' for need in rule.needs)}.".replace(" or ", "` or `"),
     ]
     if rule.params:
         values = (f"`{rule.code}.{name}={value:g}`" for name, value in rule.params.items())
@@ -110,15 +143,26 @@ def links(rules: Catalogue, rule: Rule) -> str:
 
 def demo() -> str:
     """What `make demo` prints, the long lists of rules cut short."""
-    command = [sys.executable, "-m", "accumaudit", "demo", "--log-dir", "runs/demo"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
-        )
-    report = re.sub(r"(/\d{5})\.\w+\.jsonl", r"\1.LAUNCH.jsonl", done.stdout)
+        said = _said(Path(folder), "demo", "--log-dir", "runs/demo")
+    report = re.sub(r"(/\d{5})\.\w+\.jsonl", r"\1.LAUNCH.jsonl", said)
     report = re.sub(r"(  (?:passed|not checked) .*\n)(?: {15}.*\n)+", rf"\1{' ' * 15}...\n", report)
     return f"```console\n$ make demo\n{report.strip()}\n```"
+
+
+def log_example() -> str:
+    """What is said of a foreign log, the long list of rules that could not judge cut short."""
+    said = _said(DATA / "hf", "check", "fp16/trainer_state.json")
+    report = re.sub(r"(  not checked .*\n(?: {15}.*\n){2})(?: {15}.*\n)+", rf"\1{' ' * 15}...\n", said)
+    return f"```console\n$ accumaudit check fp16/trainer_state.json\n{report.strip()}\n```"
+
+
+def _said(folder: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "accumaudit", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
 
 
 def renewed(text: str, parts: dict[str, Callable[[], str]]) -> str:
@@ -143,6 +187,8 @@ def pages() -> dict[Path, str]:
         "rule-table": lambda: rule_table(rules),
         "rules": lambda: rule_sections(rules),
         "demo": demo,
+        "formats": format_table,
+        "log-example": log_example,
     }
     return {ROOT / name: renewed((ROOT / name).read_text(encoding="utf-8"), parts) for name in PAGES}
 

@@ -9,8 +9,20 @@ A DOUBLE that is not finite is NULL, and its BOOLEAN `<field>_nonfinite` is true
 entry is NULL. An integer beyond 53 bits is NULL. All tables of records have these columns:
   run_id, launch   the run, and the number of the launch in it, from 1, by the time of its start
   launch_token     the launch as the record names it
-  file, line       the place of the record; line counts the lines of the file that are not blank
+  file, line       the place of the record; line counts the lines of a ledger's file that are not blank,
+                   and all lines of a foreign log
   place            the order in which the records were read
+
+Two more tables are built after these, from the rates (accumaudit/schedules): a row per run_id, launch and
+optimizer of which a rate is known that moves, and one for each of its rates in a log. A ledger tells the
+scheduler's position itself: there the schedule alone is looked for, in the last launch, once it has finished.
+  schedules   schedule (as declared, else as recognised), declared (shape and length are), fits: all rates are on
+              this one schedule, at whole positions that fall behind the steps but never run ahead. Where it fits:
+              warmup_updates, schedule_updates (its length, warm-up included; NULL where it has no end),
+              decay_updates (of wsd), peak, minimum, power, habit (1: the log writes the rate that was used,
+              0: the one of the next step). Where it does not, or another schedule fits as well: NULL
+  positions   attempt_id, position (steps that the schedule had made by then; NULL where the rate is flat or is
+              printed too coarsely to tell it from the next), lag (attempt_id - habit - position)
 */
 
 -- A sum over the ranks with different tokens: NULL where one is unknown, and where there is none. NaN spreads as
@@ -22,7 +34,7 @@ CREATE TEMP MACRO fits(t, f, tolerance) AS t > 0 AND f > 0 AND abs(t / f - 1) <=
 
 -- runs: a row per run_id, launch and rank ----------------------------------------------------------------
 -- Every field of the run record, with what the loop declared later (a mark of kind declare), and
---   path, format     where the run lies; 'ledger'
+--   path, format     where the run lies; 'ledger', or the kind of a foreign log
 --   token_ranks      R, the number of ranks with different tokens; NULL where the layout is unknown
 --   tokens_rank      this rank is one of them: the first of its tensor group, in the stage that has the loss
 --   parameter_part   ranks of equal parts hold the same parameters
@@ -80,7 +92,7 @@ WITH sized AS (
            coalesce(context_size, 1)::DOUBLE * coalesce(sequence_size, 1) AS sample_parts
     FROM run_lines
 )
-SELECT sized.* EXCLUDE (same_tokens, sample_parts), src.path, 'ledger' AS format,
+SELECT sized.* EXCLUDE (same_tokens, sample_parts), src.path, src.format,
        TRY_CAST(
            CASE WHEN data_parallel_size >= 1 THEN data_parallel_size
                 WHEN world_size % nullif(same_tokens * sample_parts, 0) = 0
@@ -121,11 +133,11 @@ FROM stored.homes h LEFT JOIN runs r USING (run_id, launch, rank);
 CREATE VIEW stored.updates AS
 SELECT p.run_id, p.launch, u.launch AS launch_token,
        u.* EXCLUDE (record, launch, rest, file_id, n) REPLACE (window_sums[1] AS window_sums),
-       p.file, u.n - p.first_line + 1 AS line, u.n AS place,
+       p.file, if(p.numbered, u.seq, u.n - p.first_line + 1) AS line, u.n AS place,
        NOT optimizer_step_skipped AS applied,
        coalesce(len(list_filter(loss_terms, lambda t: t.declared IS NOT TRUE)) > 0, false) AS undeclared_terms,
        contains(events, '(') AS closure,
-       p.* EXCLUDE (file_id, token, rank, first, last, run_id, launch, file, first_line)
+       p.* EXCLUDE (file_id, token, rank, first, last, run_id, launch, file, first_line, numbered)
 FROM (FROM stored.records WHERE record = 'update') u
 JOIN stored.places p
   ON u.file_id = p.file_id AND u.launch = p.token AND u.rank = p.rank AND u.n >= p.first AND u.n < p.last;
@@ -138,19 +150,23 @@ QUALIFY row_number() OVER (PARTITION BY run_id, launch, optimizer, attempt_id, r
 
 -- A launch continues after the updates that were done before its first. Where neither its ids nor a
 -- declaration tell how many those were, nothing is superseded.
+-- A foreign log counts steps, and seldom updates.
 CREATE TABLE stored.redone AS
-WITH starts AS (
-    SELECT u.run_id, u.launch, u.optimizer,
-           greatest(
-               min(u.optimizer_update_id - (u.applied IS NOT FALSE)::BIGINT),
-               coalesce(max(r.resumed_from_update), 0)) AS done_before
+WITH counted AS (
+    SELECT u.run_id, u.launch, u.optimizer, u.place, u.applied, r.resumed_from_update,
+           if(r.format = 'ledger', u.optimizer_update_id, u.attempt_id) AS id
     FROM stored.updates u JOIN runs r USING (run_id, launch, rank)
-    WHERE u.launch > 1 GROUP BY ALL
+),
+starts AS (
+    SELECT run_id, launch, optimizer,
+           greatest(min(id - (applied IS NOT FALSE)::BIGINT), coalesce(max(resumed_from_update), 0)) AS done_before
+    FROM counted
+    WHERE launch > 1 GROUP BY ALL
 )
-SELECT DISTINCT u.place FROM stored.updates u
+SELECT DISTINCT u.place FROM counted u
 JOIN (FROM starts WHERE done_before > 0) s
   ON s.run_id = u.run_id AND s.optimizer = u.optimizer AND s.launch > u.launch
- AND u.optimizer_update_id > s.done_before
+ AND u.id > s.done_before
 ANTI JOIN stored.copies c ON c.place = u.place;
 
 CREATE VIEW updates AS
@@ -176,7 +192,8 @@ SELECT run_id, launch, optimizer, attempt_id, rank, micro_step, microbatches, ap
 FROM (
     SELECT *, unnest(range(1, 1 + coalesce(
                   len(valid_tokens), len(loss_weight), len(loss), len(samples), len(input_positions),
-                  len(data_digest), if(window_sums IS NULL, least(microbatches, 65536), 0)))) AS micro_step
+                  len(data_digest),
+                  if(window_sums IS NULL AND microbatches > 0, least(microbatches, 65536), 0)))) AS micro_step
     FROM updates
 );
 
@@ -221,7 +238,8 @@ CREATE TABLE marks AS FROM mark_records;
 --   probe_spread           largest difference of probe_gradient among them, as a share of its largest entry
 --   learning_rate_min/max, scheduler_step_min/max, grad_scale_min/max (at the step), loss_scale_min/max (at the
 --   backwards), loss_unobserved (max), several_terms (undeclared ones),
---   reported_global_step, global_valid_tokens_in_update, cumulative_train_tokens, reported_loss (max)
+--   reported_global_step, global_valid_tokens_in_update, cumulative_train_tokens, reported_loss, reported_tokens,
+--   reported_samples (max)
 -- Weights and norms are NULL where every rank skipped.
 
 CREATE TEMP TABLE layouts AS
@@ -283,7 +301,8 @@ SELECT run_id, launch, optimizer, attempt_id,
        min(scheduler_step) AS scheduler_step_min, max(scheduler_step) AS scheduler_step_max,
        max(reported_global_step) AS reported_global_step,
        max(global_valid_tokens_in_update) AS global_valid_tokens_in_update,
-       max(cumulative_train_tokens) AS cumulative_train_tokens, max(reported_loss) AS reported_loss
+       max(cumulative_train_tokens) AS cumulative_train_tokens, max(reported_loss) AS reported_loss,
+       max(reported_tokens) AS reported_tokens, max(reported_samples) AS reported_samples
 FROM updates GROUP BY run_id, launch, optimizer, attempt_id;
 
 -- The squares of the shards' norms add up to that of the whole gradient, once for each replica. A norm that a clip

@@ -14,7 +14,7 @@ HEADER: dict[str, object] = {
     "summary": "something is wrong",
     "why": "It is a test.",
     "example": "None.",
-    "fix": "Nothing to do.\nA second line.",
+    "fix": "Nothing\nto do.\n\nA second paragraph.",
     "not_a_fault_when": "Always.",
 }
 

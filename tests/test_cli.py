@@ -272,6 +272,7 @@ class TestCheck:
                     "remarks": [],
                 }
             ],
+            "no_logs": [],
             "summary": {"failed": 1, "passed": 0, "not_checked": 0, "broken": 0},
         }
 
@@ -409,7 +410,7 @@ class TestExplain:
         assert result.exit_code == 0
         assert result.stdout.startswith("ABC003 a-note (note, since 0.1.0)\n  something is wrong\n")
         for part in (
-            "How to fix it\n  Nothing to do.\n  A second line.",
+            "How to fix it\n  Nothing\n  to do.\n\n  A second paragraph.",
             "ABC003.limit = 3",
             "nothing was in scope",
         ):

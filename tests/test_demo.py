@@ -81,9 +81,13 @@ def accusations(found: Findings) -> Findings:
     return {name: [v for v in verdicts if v.severity != "note"] for name, verdicts in found.items()}
 
 
+LOGS_ALONE = {"ACC309"}
+"""Rules of what logs leave unsaid; a recorded training says it."""
+
+
 def test_every_rule_has_a_fault_and_every_fault_a_rule() -> None:
     rules = load_rules()
-    assert {fault.code for fault in FAULTS.values()} == {*rules}
+    assert {fault.code for fault in FAULTS.values()} == {*rules} - LOGS_ALONE
     assert {fault.code: name for name, fault in FAULTS.items()}.items() <= {
         (code, rule.name) for code, rule in rules.items()
     }

@@ -70,6 +70,7 @@ class TestRuleFile:
             ({"fix": " "}, 12, "`fix` is a text that is not empty"),
             ({"summary": 3}, 9, "`summary` is a text that is not empty"),
             ({"needs": ["micro_batches"]}, 8, "no field `micro_batches`, did you mean `microbatches`?"),
+            ({"needs": ["loss or losss"]}, 8, "no field `losss`, did you mean `loss`?"),
             ({"needs": "microbatches"}, 8, "`needs` is a list of texts"),
             ({"explains": ["tail"]}, 14, "`explains` names other rules' codes, not `tail`"),
             ({"explains": ["ABC123"]}, 14, "`explains` names other rules' codes, not `ABC123`"),
@@ -295,6 +296,18 @@ class TestVerdicts:
         write_rule(folder, "ABC001", rows("CAST(NULL AS BOOLEAN)"))
         verdict = verdicts(judge(folder, write_run(tmp_path / "run", 3)))["ABC001"]
         assert verdict.reason == "3 rows were in scope, and the record decides none of them"
+
+    def test_a_single_row_is_told_as_one(self, folder: Path, tmp_path: Path) -> None:
+        write_rule(folder, "ABC001", rows("CAST(NULL AS BOOLEAN)"))
+        verdict = verdicts(judge(folder, write_run(tmp_path / "run", 1)))["ABC001"]
+        assert verdict.reason == "one row was in scope, and the record does not decide it"
+
+    def test_one_of_several_fields_will_do(self, folder: Path, tmp_path: Path) -> None:
+        write_rule(folder, "ABC001", rows(where="false"), needs=["planned_updates or microbatches"])
+        write_rule(folder, "ABC002", rows(where="false"), needs=["planned_updates or lost_records"])
+        found = verdicts(judge(folder, write_run(tmp_path / "run", 3)))
+        assert found["ABC001"].reason == "nothing was in scope"
+        assert found["ABC002"].reason == "`planned_updates` or `lost_records` was never declared or reported"
 
     def test_a_field_that_is_never_there_is_the_first_reason(self, folder: Path, tmp_path: Path) -> None:
         needs = ["planned_updates", "lost_records", "microbatches"]

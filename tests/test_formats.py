@@ -160,7 +160,7 @@ class TestFormats:
         converted = tmp_path / "converted.parquet"
         convert([file_of(run, 0), file_of(run, 1)], converted)
         with read_ledger([converted]) as ledger:
-            assert ledger.runs == [("converted", converted)]
+            assert ledger.runs == [("converted", str(converted))]
             assert rows(ledger, self.QUERY) == expected
             assert rows(ledger, "SELECT line FROM updates ORDER BY line") == [
                 (2,),

@@ -78,7 +78,7 @@ class TestLaunches:
             ("run#2", 2, "c", str(run)),
         ]
         with read_ledger([run]) as ledger:
-            assert ledger.runs == [("run", run), ("run#2", run)]
+            assert ledger.runs == [("run", str(run)), ("run#2", str(run))]
 
     def test_a_crash_before_the_first_update_is_no_run(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", 0)

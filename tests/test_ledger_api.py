@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas
-import pyarrow  # type: ignore[import-untyped] # pyarrow has no types
+import pyarrow
 import pytest
 
 import accumaudit

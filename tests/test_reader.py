@@ -20,7 +20,7 @@ class TestPaths:
     def test_a_folder_that_holds_rank_folders_is_one_run(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "gpt", 2, ranks=3)
         with read_ledger([run]) as ledger:
-            assert ledger.runs == [("gpt", run)]
+            assert ledger.runs == [("gpt", str(run))]
             assert ledger.unreadable == []
             assert rows(ledger, "SELECT count(*) FROM updates") == [(6,)]
             assert rows(ledger, "SELECT DISTINCT path, format FROM runs") == [(str(run), "ledger")]
@@ -49,7 +49,7 @@ class TestPaths:
     def test_one_rank_s_file_is_its_run_with_that_rank_alone(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", 2)
         with read_ledger([file_of(run, 1)]) as ledger:
-            assert ledger.runs == [("run", run)]
+            assert ledger.runs == [("run", str(run))]
             assert rows(
                 ledger, "SELECT DISTINCT rank, complete FROM updates JOIN windows USING (attempt_id)"
             ) == [(1, False)]
@@ -57,14 +57,14 @@ class TestPaths:
     def test_the_files_of_one_run_given_one_by_one_are_one_run(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", 2)
         with read_ledger([file_of(run, 0), file_of(run, 1)]) as ledger:
-            assert ledger.runs == [("run", run)]
+            assert ledger.runs == [("run", str(run))]
             assert rows(ledger, "SELECT DISTINCT complete FROM windows") == [(True,)]
 
     def test_a_file_elsewhere_is_a_run_by_itself(self, tmp_path: Path) -> None:
         together = tmp_path / "both.ranks.jsonl"
         together.write_text("".join(to_line(r) for records in build_run(2).values() for r in records))
         with read_ledger([together]) as ledger:
-            assert ledger.runs == [("both.ranks", together)]
+            assert ledger.runs == [("both.ranks", str(together))]
             assert rows(ledger, "SELECT count(*), bool_and(complete) FROM windows") == [(2, True)]
 
     def test_a_path_given_twice_is_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,8 +131,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("content", "why"),
         [
-            (b"{'loss': 1.2}\n", "not JSON (Expecting property name enclosed in double quotes, column 2)"),
-            (b'{"loss": 1.2}\n', "no field `record`, so it is no line of a ledger"),
+            (b"{name: 1.2}\n", "not JSON (Expecting property name enclosed in double quotes, column 2)"),
+            (b'{"name": 1.2}\n', "no field `record`, so it is no line of a ledger"),
             (b"\n\n  [1, 2]\n", "not a JSON object: [1, 2]"),
             (b"\xff\xfe{\x00}\x00\n", "not text in UTF-8"),
             (bytes(range(256)) * 40, "not JSON (Expecting value, column 1)"),
@@ -142,8 +142,8 @@ class TestRefusals:
             (b"\x28\xb5\x2f\xfd is how zstd would begin", "no record of a ledger"),
         ],
     )
-    def test_a_file_that_is_no_ledger(self, tmp_path: Path, content: bytes, why: str) -> None:
-        path = tmp_path / "train.log"
+    def test_a_file_named_as_a_ledger_that_is_none(self, tmp_path: Path, content: bytes, why: str) -> None:
+        path = tmp_path / "train.jsonl"
         path.write_bytes(content)
         assert why in self.refusal(path)
 

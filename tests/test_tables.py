@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from accumaudit.ledger import loading
+from accumaudit.ledger.columns import TYPES
 from accumaudit.ledger.reader import read_ledger
 from accumaudit.ledger.schema import FIELDS
 from tests.records import Record, build_run, to_line, write_records, write_run
@@ -53,7 +54,7 @@ class TestSchema:
         sql = "SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = 'main'"
         kinds = {str(name): kind for name, kind in query(write_run(tmp_path / "run", 1), sql)}
         views = {"duplicates", "superseded", "updates"}
-        assert kinds.keys() == {"marks", "microbatches", "runs", "windows", *views}
+        assert kinds.keys() == {"marks", "microbatches", "positions", "runs", "schedules", "windows", *views}
         seen = {name for name, kind in kinds.items() if kind == "VIEW"}
         assert seen == {"microbatches"} | (set() if small else views)
 
@@ -282,6 +283,11 @@ class TestMicrobatches:
         assert windows(run, "microbatches, valid_tokens, total_weight, weight_cause") == [
             (0, None, None, None)
         ]
+
+    def test_an_unknown_number_of_micro_steps_gives_none(self, tmp_path: Path) -> None:
+        lists = dict.fromkeys(name for name, kind in TYPES.items() if kind.endswith("[]"))
+        run = write_run(tmp_path / "run", [lists | {"microbatches": None, "loss_terms": None}], ranks=1)
+        assert query(run, "SELECT count(*) FROM microbatches") == [(0,)]
 
     def test_an_absurd_count_makes_no_absurd_table(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", 1, ranks=1, world_size=2**52)

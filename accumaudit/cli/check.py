@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ import click
 
 from accumaudit.cli import StopError
 from accumaudit.cli.config import FAIL_ON, Settings, find_settings
-from accumaudit.cli.inputs import open_ledger
+from accumaudit.cli.inputs import log_options, open_ledger, place
 from accumaudit.cli.judging import exit_status, judge, wanted_rules
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 @click.command("check")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=place)
+@log_options
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), help="Write the report to a file.")
 @click.option(
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 @click.option("--rules", multiple=True, metavar="DIR", help="A folder of further rules.")
 @click.option("--param", multiple=True, metavar="CODE.NAME=VALUE", help="Set a threshold of a rule.")
 def command(
-    paths: tuple[Path, ...],
+    paths: tuple[Path | str, ...],
+    arguments: Path | None,
+    columns: Mapping[str, str],
     format_: str,
     output: Path | None,
     select: tuple[str, ...],
@@ -41,7 +44,9 @@ def command(
     rules: tuple[str, ...],
     param: tuple[str, ...],
 ) -> None:
-    """Audit runs: folders of ledgers, folders of runs, or single files.
+    """Audit runs: folders of ledgers, folders of runs, or single files, here or at a URL (s3://, gs://, hf://).
+
+    Logs that other programs wrote are recognised by what they hold.
 
     The exit status is 0 where nothing was found at or above --fail-on, 1 where something was,
     and 2 where the arguments, the input or a rule cannot be used.
@@ -53,6 +58,8 @@ def command(
         fail_on=fail_on or found.fail_on,
         rules=(*found.rules, *map(Path, rules)),
         params={**found.params, **_params(param)},
+        arguments=arguments or found.arguments,
+        columns=columns or found.columns,
     )
     report = _audit(paths, settings)
     _write(report, format_, output)
@@ -75,13 +82,13 @@ def _params(values: Iterable[str]) -> dict[str, float]:
     return params
 
 
-def _audit(paths: tuple[Path, ...], settings: Settings) -> AuditReport:
+def _audit(places: tuple[Path | str, ...], settings: Settings) -> AuditReport:
     catalogue = wanted_rules(settings)
-    ledger = open_ledger(paths)
+    ledger = open_ledger(places, settings)
     try:
         return judge(ledger, catalogue, settings)
     finally:
-        ledger.connection.close()
+        ledger.close()
 
 
 def _write(report: AuditReport, format_: str, output: Path | None) -> None:

@@ -29,6 +29,10 @@ class Settings:
     """Folders of further rules; a relative one lies beside the file that names it."""
     params: Mapping[str, float] = field(default_factory=dict)
     """`ACC302.share` and its value."""
+    arguments: Path | None = None
+    """The hyperparameters of foreign logs; a relative path lies beside the file that names it."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """The columns of tables by the fields that they are."""
 
 
 def find_settings(start: Path) -> Settings:
@@ -55,7 +59,7 @@ def _table(file: Path) -> dict[str, Any] | None:
 
 
 def _settings(file: Path, table: dict[str, Any]) -> Settings:
-    known = ("select", "ignore", "fail-on", "rules", "params")
+    known = ("select", "ignore", "fail-on", "rules", "params", "args", "map")
     for key in table:
         if key not in known:
             raise StopError(f"{file}: unknown setting `{key}`; there are {', '.join(known)}")
@@ -68,7 +72,21 @@ def _settings(file: Path, table: dict[str, Any]) -> Settings:
         fail_on=fail_on,
         rules=tuple(file.parent / folder for folder in _texts(file, table, "rules")),
         params=_params(file, table.get("params", {})),
+        arguments=_arguments(file, table.get("args")),
+        columns=_columns(file, table.get("map", {})),
     )
+
+
+def _arguments(file: Path, value: object) -> Path | None:
+    if value is not None and not isinstance(value, str):
+        raise StopError(f'{file}: `args` is the name of a file: args = "training_args.json"')
+    return None if value is None else file.parent / value
+
+
+def _columns(file: Path, value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(column, str) for column in value.values()):
+        raise StopError(f'{file}: `map` is a table of names: [map], then step = "iter"')
+    return value
 
 
 def _texts(file: Path, table: dict[str, Any], key: str) -> tuple[str, ...]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from accumaudit.cli import StopError
+from accumaudit.cli.progress import progress
 
 if TYPE_CHECKING:
+    from accumaudit.cli.config import Settings
     from accumaudit.engine.catalogue import Catalogue
     from accumaudit.ledger.reader import Ledger
 
 SHOWN: Final = 5
-"""Unreadable lines that are named one by one."""
+"""Lines, and kinds of files, that are named one by one."""
 
 
 def load_catalogue(folders: Sequence[Path]) -> Catalogue:
@@ -34,36 +34,82 @@ def load_catalogue(folders: Sequence[Path]) -> Catalogue:
         raise StopError(str(error)) from None
 
 
-def open_ledger(paths: Iterable[Path]) -> Ledger:
-    """Read the runs; say on stderr which lines were left out."""
+def place(given: str) -> Path | str:
+    """A path, or a URL that fsspec knows."""
+    from accumaudit.ledger import remote
+
+    return remote.place(given)
+
+
+def _columns(_: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    from accumaudit.importers.options import OptionError, pairs
+
+    try:
+        return pairs(texts)
+    except OptionError as error:
+        raise click.BadParameter(str(error), param=param) from None
+
+
+def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every verb that reads logs may be told of them."""
+    arguments = click.option(
+        "--args",
+        "arguments",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The hyperparameters of the run, for logs that lack them: training_args.json, config.yaml ...",
+    )
+    columns = click.option(
+        "--map",
+        "columns",
+        multiple=True,
+        callback=_columns,
+        metavar="FIELD=COLUMN,...",
+        help="What the columns of a CSV or JSONL file are: step=iter,learning_rate=lr.",
+    )
+    return arguments(columns(command))
+
+
+def open_ledger(places: Iterable[Path | str], settings: Settings) -> Ledger:
+    """Read the runs; say on stderr which lines were left out, and which files hold no record."""
     import duckdb
 
     from accumaudit.engine.rule import sql_reason
+    from accumaudit.importers.options import OptionError, checked
     from accumaudit.ledger.reader import LedgerError, read_ledger
     from accumaudit.outputs.words import printable
 
     try:
-        with busy("reading the records"):
-            ledger = read_ledger(list(paths))
-    except LedgerError as error:
+        with progress("looking for logs") as shown:
+            options = checked(settings.arguments, settings.columns, on_start=shown.start, on_read=shown.read)
+            ledger = read_ledger(list(places), options)
+    except (LedgerError, OptionError) as error:
         raise StopError(printable(str(error))) from None
     except duckdb.Error as error:
         raise StopError(f"the records cannot be read: {sql_reason(error)}") from None
-    for line in ledger.unreadable[:SHOWN]:
-        what = f"warning: {line.file}:{line.line}: {line.why}; the line was left out"
-        click.echo(printable(what), err=True)
-    if len(ledger.unreadable) > SHOWN:
-        click.echo(f"warning: {len(ledger.unreadable) - SHOWN:,} more lines were left out", err=True)
+    for line in (*_left_out(ledger), *_without_log(ledger)):
+        click.echo(printable(line), err=True)
     return ledger
 
 
-@contextmanager
-def busy(what: str) -> Iterator[None]:
-    """Say on a terminal what takes so long."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
+def _left_out(ledger: Ledger) -> Iterator[str]:
+    for line in ledger.unreadable[:SHOWN]:
+        if line.line is None:
+            yield f"warning: {line.file}: {line.why}"
+        else:
+            yield f"warning: {line.file}:{line.line}: {line.why}; the line was left out"
+    if len(ledger.unreadable) > SHOWN:
+        yield f"warning: {len(ledger.unreadable) - SHOWN:,} more lines were left out"
 
-    with Console(stderr=True).status(what):
-        yield
+
+def _without_log(ledger: Ledger) -> Iterator[str]:
+    """Files that hold no record: those that look alike together."""
+    groups: dict[str, list[str]] = {}
+    for one in ledger.no_logs:
+        groups.setdefault(one.why, []).append(one.file)
+    for why, files in list(groups.items())[:SHOWN]:
+        others = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
+        yield f"note: {files[0]}{others}: no record of a training ({why})"
+    if len(groups) > SHOWN:
+        more = sum(map(len, list(groups.values())[SHOWN:]))
+        yield f"note: {more:,} more files hold no record of a training"

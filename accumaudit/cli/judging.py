@@ -8,7 +8,8 @@ import click
 
 from accumaudit.cli import StopError
 from accumaudit.cli.config import FAIL_ON, Settings
-from accumaudit.cli.inputs import busy, load_catalogue
+from accumaudit.cli.inputs import load_catalogue
+from accumaudit.cli.progress import progress
 
 if TYPE_CHECKING:
     from accumaudit.engine.catalogue import Catalogue
@@ -37,7 +38,7 @@ def judge(ledger: Ledger, catalogue: Catalogue, settings: Settings) -> AuditRepo
     from accumaudit.engine.rule import sql_reason
 
     try:
-        with busy("judging them"):
+        with progress("judging them"):
             return audit(ledger, catalogue, select=settings.select, ignore=settings.ignore)
     except duckdb.Error as error:
         raise StopError(f"the records cannot be judged: {sql_reason(error)}") from None

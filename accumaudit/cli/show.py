@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 
 from accumaudit.cli import StopError
 from accumaudit.cli.config import find_settings
-from accumaudit.cli.inputs import open_ledger
+from accumaudit.cli.inputs import log_options, open_ledger, place
 from accumaudit.cli.judging import exit_status, judge, wanted_rules
 
 if TYPE_CHECKING:
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 
 
 @click.command("show")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=place)
 @click.option(
     "--around", type=int, metavar="N", help="The attempts near update N, each micro-step of each rank."
 )
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
-def command(path: Path, around: int | None, format_: str) -> None:
+@log_options
+def command(
+    path: Path | str, around: int | None, format_: str, arguments: Path | None, columns: Mapping[str, str]
+) -> None:
     """Show a run as a table: its updates, tokens, rates, skips and faults.
 
     A long run is shown by its beginning, its end and everything faulty; JSON has every attempt. A dash
@@ -33,9 +37,10 @@ def command(path: Path, around: int | None, format_: str) -> None:
     """
     from accumaudit.outputs.timeline.reading import timelines
 
-    settings = find_settings(Path.cwd())
+    found = find_settings(Path.cwd())
+    settings = replace(found, arguments=arguments or found.arguments, columns=columns or found.columns)
     catalogue = wanted_rules(settings)
-    ledger = open_ledger([path])
+    ledger = open_ledger([path], settings)
     try:
         report = judge(ledger, catalogue, settings)
         what: What = "all" if format_ == "json" else "overview"

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from accumaudit.cli import StopError
-from accumaudit.cli.inputs import open_ledger
+from accumaudit.cli.config import find_settings
+from accumaudit.cli.inputs import log_options, open_ledger, place
 
 if TYPE_CHECKING:
     import duckdb
 
 
 @click.command("sql")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=place)
 @click.argument("query")
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
-def command(path: Path, query: str, format_: str) -> None:
+@log_options
+def command(
+    path: Path | str, query: str, format_: str, arguments: Path | None, columns: Mapping[str, str]
+) -> None:
     """Ask the tables of a run one question in SQL.
 
     The tables are runs, updates, microbatches, windows, marks, duplicates and superseded.
     `DESCRIBE windows` lists the columns of one. Nothing outside them can be read or written.
     """
-    ledger = open_ledger([path])
+    found = find_settings(Path.cwd())
+    settings = replace(found, arguments=arguments or found.arguments, columns=columns or found.columns)
+    ledger = open_ledger([path], settings)
     try:
         names, rows = ask(ledger.connection, query)
     finally:
-        ledger.connection.close()
+        ledger.close()
     if format_ == "json":
         from accumaudit.outputs.json_report import finite
 

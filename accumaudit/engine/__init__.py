@@ -22,10 +22,11 @@ def check_paths(
     from accumaudit.engine.catalogue import load_rules
     from accumaudit.engine.judge import audit
     from accumaudit.ledger.reader import read_ledger
+    from accumaudit.ledger.remote import place
 
     catalogue = load_rules(*rules)
-    ledger = read_ledger([Path(path) for path in paths])
+    ledger = read_ledger([place(path) for path in paths])
     try:
         return audit(ledger, catalogue, select=select, ignore=ignore, params=params)
     finally:
-        ledger.connection.close()
+        ledger.close()

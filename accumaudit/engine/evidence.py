@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 
 from accumaudit.engine.findings import Example, Finding
-from accumaudit.engine.rule import SEVERITIES, Rule
-from accumaudit.ledger.schema import MARK_FIELDS, RUN_FIELDS, UPDATE_FIELDS, Field
+from accumaudit.engine.rule import SEVERITIES, Rule, alternatives
+from accumaudit.ledger.schema import MARK_FIELDS, NOUNS, RUN_FIELDS, UPDATE_FIELDS, Field
 
 if TYPE_CHECKING:
     from accumaudit.ledger.reader import Ledger
@@ -43,7 +43,7 @@ _CAUSES: Final = {
 class RunFacts:
     """What a run is, apart from its verdicts."""
 
-    format: str = "unknown"
+    format: str
     runtime: str | None = None
     world_size: int | None = None
     ranks: tuple[int, ...] = ()
@@ -158,9 +158,12 @@ def findings(ledger: Ledger) -> dict[Key, Found]:
         """
         SELECT f.code, f.run_id, min(f.severity),
                count(DISTINCT {'launch': f.launch, 'optimizer': f.optimizer, 'attempt': f.attempt_id}),
-               min(w.optimizer_update_id), max(w.optimizer_update_id),
+               -- A foreign log is told by its own steps, which are its attempts.
+               min(if(s.format = 'ledger', w.optimizer_update_id, f.attempt_id)),
+               max(if(s.format = 'ledger', w.optimizer_update_id, f.attempt_id)),
                list_sort(list(DISTINCT f.rank) FILTER (f.rank IS NOT NULL)), bool_or(f.rank IS NULL)
         FROM faults AS f LEFT JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)
+        LEFT JOIN stored.sources AS s USING (run_id)
         WHERE f.cause IS NULL GROUP BY f.code, f.run_id
         """
     ).fetchall()
@@ -251,10 +254,29 @@ SELECT run_id, sum(recorded)::BIGINT,
        sum(if(every IS NULL, skipped, greatest(skipped, coalesce(skipped_by_ids, 0))))::BIGINT
 FROM counted LEFT JOIN closed USING (run_id, launch, optimizer) GROUP BY run_id
 """
+# A foreign log names its own steps, and the updates among them where it knows: what lies before its first
+# record counts too where the run began with it.
+_LOGGED: Final = """
+WITH counted AS (
+    SELECT run_id, launch, count(*) AS recorded, max(attempt_id) AS last_attempt,
+           max(attempt_id) - max(optimizer_update_id) AS behind,
+           arg_min(attempt_id - optimizer_update_id, attempt_id) AS behind_at_first,
+           count(*) FILTER (NOT applied) AS seen
+    FROM windows GROUP BY ALL
+)
+SELECT run_id, sum(recorded)::BIGINT,
+       sum(last_attempt - coalesce(resumed_from_update, 0))::BIGINT,
+       -- A number of updates that is wrong may be ahead of the attempts.
+       sum(greatest(behind - if(resumed_from_update IS NULL, 0, behind_at_first), seen))::BIGINT
+FROM counted
+JOIN (SELECT run_id, launch, max(resumed_from_update) AS resumed_from_update
+      FROM runs WHERE format <> 'ledger' GROUP BY run_id, launch) USING (run_id, launch)
+GROUP BY run_id
+"""
 _DESCRIBED: Final = """
-SELECT run_id, arg_max(format, launch), arg_max(runtime, launch), arg_max(world_size, launch),
-       arg_max(recorded_ranks, launch)
-FROM runs GROUP BY run_id
+SELECT s.run_id, s.format, arg_max(r.runtime, r.launch), arg_max(r.world_size, r.launch),
+       arg_max(r.recorded_ranks, r.launch)
+FROM stored.sources s LEFT JOIN runs r USING (run_id) GROUP BY ALL
 """
 
 
@@ -264,14 +286,16 @@ def run_facts(connection: duckdb.DuckDBPyConnection) -> dict[str, RunFacts]:
     written = "SELECT run_id, rank FROM runs UNION SELECT run_id, rank FROM updates ORDER BY ALL"
     for run_id, rank in connection.execute(written).fetchall():
         ranks[run_id].append(rank)
-    counts = {run_id: counted for run_id, *counted in connection.execute(_ATTEMPTS).fetchall()}
-    described = {run_id: facts for run_id, *facts in connection.execute(_DESCRIBED).fetchall()}
+    counts = {
+        run_id: counted
+        for query in (_ATTEMPTS, _LOGGED)
+        for run_id, *counted in connection.execute(query).fetchall()
+    }
     found = {}
-    for run_id in {*ranks, *counts, *described}:
-        format_, runtime, world_size, recorded_ranks = described.get(run_id, (None, None, None, None))
+    for run_id, format_, runtime, world_size, recorded_ranks in connection.execute(_DESCRIBED).fetchall():
         recorded, attempts, skipped = counts.get(run_id, (0, 0, 0))
         found[run_id] = RunFacts(
-            format=format_ or "unknown",
+            format=format_,
             runtime=runtime,
             world_size=world_size,
             ranks=tuple(ranks[run_id]),
@@ -293,11 +317,21 @@ class Presence:
             for table, known in _TABLES.items()
         }
 
-    def reason(self, rule: Rule, run_id: str, unknown: int) -> str:
-        """Why the rule judged nothing in this run; unknown is the number of its rows."""
+    def reason(self, rule: Rule, run_id: str, unknown: int, title: str | None = None) -> str:
+        """Why the rule judged nothing in this run.
+
+        Args:
+            unknown: the number of its rows.
+            title: what a foreign log is called.
+        """
         missing = [need for need in rule.needs if not self._somewhere(run_id, need)]
+        if title is not None and run_id not in self._counts["updates"]:
+            return f"{title} holds no updates"
+        if missing and title is not None:
+            name = alternatives(missing[0])[-1]  # an importer's own field stands last
+            return f"{title} holds no {NOUNS.get(name, name.replace('_', ' '))}"
         if missing:
-            return " and ".join(f"`{need}` was never {_verb(need)}" for need in missing)
+            return " and ".join(f"{_quoted(need)} was never {_verb(need)}" for need in missing)
         if not unknown:
             return rule.scope_is_empty
         total, present = self._counts["updates"].get(run_id, (0, {}))
@@ -306,10 +340,19 @@ class Presence:
             for need in rule.needs
             if present.get(need, total) < total
         ]
-        return "; ".join(partly) or f"{unknown:,} rows were in scope, and the record decides none of them"
+        if partly:
+            return "; ".join(partly)
+        if unknown == 1:
+            return "one row was in scope, and the record does not decide it"
+        return f"{unknown:,} rows were in scope, and the record decides none of them"
 
     def _somewhere(self, run_id: str, need: str) -> bool:
-        return any(counts.get(run_id, (0, {}))[1].get(need) for counts in self._counts.values())
+        """Whether one of the need's fields is there."""
+        return any(
+            counts.get(run_id, (0, {}))[1].get(name)
+            for counts in self._counts.values()
+            for name in alternatives(need)
+        )
 
 
 def _present(
@@ -332,6 +375,11 @@ def _is_present(field: Field, columns: set[str]) -> str:
     return f'({test} OR "{flag}")' if flag in columns else test
 
 
-def _verb(name: str) -> str:
-    writers = {field.writer for fields in _TABLES.values() for field in fields if field.name == name}
+def _quoted(need: str) -> str:
+    return " or ".join(f"`{name}`" for name in alternatives(need))
+
+
+def _verb(need: str) -> str:
+    names = alternatives(need)
+    writers = {field.writer for fields in _TABLES.values() for field in fields if field.name in names}
     return "declared or reported" if "loop" in writers else "recorded"

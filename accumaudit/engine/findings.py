@@ -66,6 +66,11 @@ class Verdict:
     summary: str
     fix: str
 
+    @property
+    def advice(self) -> str:
+        """The first paragraph of the fix, in one line."""
+        return " ".join(self.fix.partition("\n\n")[0].split())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableLine:
@@ -77,12 +82,24 @@ class UnreadableLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileWithoutLog:
+    """A text beside the runs that holds no record of a training."""
+
+    file: str
+    why: str
+    """What it looks like."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """One run and the verdict of each rule."""
 
     run_id: str
     path: str
     format: str
+    """ledger, or the kind of a foreign log."""
+    title: str
+    """What messages call it."""
     runtime: str | None
     ranks: tuple[int, ...]
     """Those that wrote."""
@@ -102,6 +119,11 @@ class RunReport:
     holes: tuple[str, ...]
     """The remarks that nobody asked for: records that were lost, hooks that failed, what no hook sees."""
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another program wrote the log: its records are told by its own count of steps."""
+        return self.format != "ledger"
+
     def with_status(self, status: str) -> list[Verdict]:
         """The verdicts of one status; the failed ones with the highest severity first."""
         chosen = [verdict for verdict in self.verdicts if verdict.status == status]
@@ -113,6 +135,7 @@ class AuditReport:
     """The runs that were read."""
 
     runs: tuple[RunReport, ...]
+    no_logs: tuple[FileWithoutLog, ...] = ()
 
     def summary(self) -> dict[str, int]:
         """The number of verdicts of each status."""

@@ -16,12 +16,14 @@ from accumaudit.engine.findings import (
     NOT_CHECKED,
     PASSED,
     AuditReport,
+    FileWithoutLog,
     Finding,
     RunReport,
     UnreadableLine,
     Verdict,
 )
-from accumaudit.engine.rule import SEVERITIES, Rule, nearest, sql_line, sql_reason
+from accumaudit.engine.rule import SEVERITIES, Rule, alternatives, nearest, sql_line, sql_reason
+from accumaudit.importers import TITLES
 from accumaudit.rules import FOLDER
 
 if TYPE_CHECKING:
@@ -191,13 +193,14 @@ def _report(ledger: Ledger, outcomes: list[Outcome]) -> AuditReport:
             for one in ledger.unreadable
             if one.run_id == run_id
         ]
-        fact = facts.get(run_id) or evidence.RunFacts()
-        verdicts = tuple(desk.verdict(outcome, run_id, fact.ranks) for outcome in outcomes)
+        fact = facts[run_id]
+        verdicts = tuple(desk.verdict(outcome, run_id, fact) for outcome in outcomes)
         runs.append(
             RunReport(
                 run_id=run_id,
-                path=str(path),
+                path=path,
                 format=fact.format,
+                title=TITLES.get(fact.format, fact.format),
                 runtime=fact.runtime,
                 ranks=fact.ranks,
                 world_size=fact.world_size,
@@ -212,7 +215,8 @@ def _report(ledger: Ledger, outcomes: list[Outcome]) -> AuditReport:
                 holes=tuple(holes[run_id]),
             )
         )
-    return AuditReport(runs=tuple(runs))
+    no_logs = tuple(FileWithoutLog(file=one.file, why=one.why) for one in ledger.no_logs)
+    return AuditReport(runs=tuple(runs), no_logs=no_logs)
 
 
 class _Desk:
@@ -222,11 +226,15 @@ class _Desk:
         self._findings = evidence.findings(ledger)
         self._explained = evidence.explained(ledger.connection)
         needs = {
-            need for outcome in outcomes if outcome.judged_little(run_ids) for need in outcome.rule.needs
+            name
+            for outcome in outcomes
+            if outcome.judged_little(run_ids)
+            for need in outcome.rule.needs
+            for name in alternatives(need)
         }
         self._presence = evidence.Presence(ledger.connection, needs)
 
-    def verdict(self, outcome: Outcome, run_id: str, ranks: tuple[int, ...]) -> Verdict:
+    def verdict(self, outcome: Outcome, run_id: str, fact: evidence.RunFacts) -> Verdict:
         """Exactly one of failed, passed, not checked and broken."""
         rule = outcome.rule
         if outcome.broken is not None:
@@ -236,12 +244,13 @@ class _Desk:
         if found:
             hidden = self._explained.get((rule.code, run_id))
             judged = tally.faults + tally.clean - (hidden.rows if hidden else 0)
-            return _verdict(rule, FAILED, judged, finding=found.finding(ranks), severity=found.severity)
+            return _verdict(rule, FAILED, judged, finding=found.finding(fact.ranks), severity=found.severity)
         if tally.faults:
             return _verdict(rule, NOT_CHECKED, tally.clean, reason=self._causes(rule, run_id, tally))
         if tally.clean:
             return _verdict(rule, PASSED, tally.clean)
-        return _verdict(rule, NOT_CHECKED, reason=self._presence.reason(rule, run_id, tally.unknown))
+        reason = self._presence.reason(rule, run_id, tally.unknown, TITLES.get(fact.format))
+        return _verdict(rule, NOT_CHECKED, reason=reason)
 
     def _causes(self, rule: Rule, run_id: str, tally: Tally) -> str:
         """Names the causes that are reported: a cause may have one of its own."""

@@ -8,7 +8,8 @@ from typing import Final
 import duckdb
 
 _DECLARED: Final = """
-SELECT run_id, max(recorded_every), list_sort(list(DISTINCT rank)), max(world_size), max(recorded_ranks)
+SELECT run_id, any_value(format) <> 'ledger', max(recorded_every), list_sort(list(DISTINCT rank)),
+       max(world_size), max(recorded_ranks)
 FROM runs WHERE recorded_every > 1 OR recorded_ranks IS NOT NULL GROUP BY run_id
 """
 _NOT_RECORDED: Final = """
@@ -29,7 +30,11 @@ Texts = dict[str, list[str]]
 def declared(connection: duckdb.DuckDBPyConnection) -> Texts:
     """What was never to be recorded."""
     found: Texts = defaultdict(list)
-    for run_id, every, ranks, world_size, chosen in connection.execute(_DECLARED).fetchall():
+    for run_id, foreign, every, ranks, world_size, chosen in connection.execute(_DECLARED).fetchall():
+        if foreign:
+            if every is not None and every > 1:
+                found[run_id].append(f"one record for {every:,} steps; those between are not checked")
+            continue
         if every is not None and every > 1:
             found[run_id].append(
                 f"every {_ordinal(every)} attempt was recorded; those between are not checked"

@@ -71,6 +71,7 @@ class Rule:
     scope_is_empty: str
     """The reason for "not checked" where the query returned no row."""
     needs: tuple[str, ...]
+    """Fields without which nothing can be judged; `loss or reported_loss` where either will do."""
     explains: tuple[str, ...] = ()
     summary: str
     why: str
@@ -92,6 +93,11 @@ class Rule:
     def family(self) -> str:
         """The folder of the file."""
         return self.file.parent.name
+
+
+def alternatives(need: str) -> list[str]:
+    """The fields of which one will do: `loss or reported_loss` names two."""
+    return need.split(" or ")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -198,10 +204,10 @@ class _Header:
         for other in values.get("explains", []):
             if not _CODE.fullmatch(other) or other == code:
                 raise self.error("explains", f"`explains` names other rules' codes, not `{other}`")
-        for need in values["needs"]:
-            if need not in _RECORD_FIELDS:
-                near = nearest(need, _RECORD_FIELDS)
-                raise self.error("needs", f"the record has no field `{need}`{near}")
+        for name in (name for need in values["needs"] for name in alternatives(need)):
+            if name not in _RECORD_FIELDS:
+                near = nearest(name, _RECORD_FIELDS)
+                raise self.error("needs", f"the record has no field `{name}`{near}")
 
     def _check_params(self, params: object) -> None:
         if not isinstance(params, dict):

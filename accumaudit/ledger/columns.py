@@ -41,6 +41,19 @@ def cast(present: Container[str]) -> str:
     )
 
 
+def filled(present: Container[str]) -> str | None:
+    """The columns that records with these fields fill; None where the fields describe micro-steps.
+
+    A log of another program has few of the fields, and a column costs time and room where it is NULL too.
+    """
+    if any(name in present for name in _OF_WINDOWS):
+        return None
+    stored = [_stored(field) for field in UPDATE_FIELDS if field.name in present]
+    rest = [_rest(_RARE)] if any(field.name in present for field in _RARE) else []
+    kept = ["CASE WHEN readable THEN record END AS record", "true AS lists_agree", *stored, *rest]
+    return ", ".join([*kept, "true AS weights_uniform"])
+
+
 def rare(name: str) -> str:
     """A field of the table `records` that runs and marks alone have."""
     return f'rest[1]."{name}"'
@@ -55,7 +68,7 @@ def view(kind: str) -> str:
     return f"""
         CREATE VIEW {kind}_records AS
         SELECT h.run_id, h.launch, r.launch AS launch_token, {", ".join(names)},
-               h.file, r.n - h.first_line + 1 AS line, r.n AS place
+               h.file, if(h.numbered, r.seq, r.n - h.first_line + 1) AS line, r.n AS place
         FROM stored.records r
         JOIN stored.homes h ON r.file_id = h.file_id AND r.launch = h.token AND r.rank = h.rank
                            AND r.n >= h.first AND r.n < h.last
@@ -185,6 +198,8 @@ def _rest(fields: Sequence[Field]) -> str:
 
 _FIELDS: Final = _all_fields()
 _OF_UPDATES: Final = frozenset(field.name for field in UPDATE_FIELDS)
+_OF_WINDOWS: Final = (*LISTS, "events", "loss_terms", "window_sums")
+"""Fields from which more columns follow."""
 _RARE: Final = [field for field in _FIELDS[1:] if field.name not in _OF_UPDATES]
 
 TYPES: Final = {field.name: _type(field) for field in _FIELDS}

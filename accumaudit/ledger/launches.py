@@ -101,8 +101,8 @@ def place_records(connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSourc
     if any(len(ordered) > 1 for ordered in launches.values()):
         starts = {(run, launch): rest for run, launch, *rest in connection.execute(FIRST_UPDATES).fetchall()}
         taken = set(launches)
-        for ordered in launches.values():
-            _split(ordered, starts, taken)
+        for run in runs:
+            _split(launches[run.run_id], starts, taken, foreign=run.format != "ledger")
         _store(connection, everything)
     return {
         run_id: run
@@ -182,20 +182,31 @@ def _in_order(segments: Iterable[Segment]) -> list[Launch]:
 
 
 def _split(
-    launches: Sequence[Launch], starts: Mapping[tuple[str, int], Sequence[int | None]], taken: set[str]
+    launches: Sequence[Launch],
+    starts: Mapping[tuple[str, int], Sequence[int | None]],
+    taken: set[str],
+    *,
+    foreign: bool,
 ) -> None:
-    """Make a launch that starts over at update 1, after others that have updates, a run of its own."""
+    """Make a launch that starts over at update 1, after others that have updates, a run of its own.
+
+    A foreign log numbers few of its updates; it says itself what continues an earlier launch.
+    """
     count, recorded = 0, False
     run_id = launches[0].run_id if launches else ""
     for launch in launches:
         done_before, declares_resume = starts.get((launch.run_id, launch.number), (None, False))
         starts_over = launch.starts_at_zero and not declares_resume
-        if recorded and starts_over and done_before is not None and done_before <= 0:
+        if foreign:
+            at_zero = (launch.run_id, launch.number) in starts
+        else:
+            at_zero = done_before is not None and done_before <= 0
+        if recorded and starts_over and at_zero:
             run_id = unique(launches[0].run_id, taken)
             taken.add(run_id)
             count, recorded = 0, False
         count += 1
-        recorded = recorded or done_before is not None
+        recorded = recorded or done_before is not None or (foreign and at_zero)
         launch.run_id, launch.number = run_id, count
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import duckdb
 
+from accumaudit import importers
 from accumaudit.ledger import columns, recovery
 from accumaudit.ledger.derived import LISTS
 from accumaudit.ledger.sources import Kind, Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LINE_LIMITS: Final = (16 * 2**20, 512 * 2**20)
 """Bytes that a line may have: the first limit suits nearly all logs and costs less memory."""
@@ -30,6 +34,12 @@ SMALL: Final = 4 * 2**20
 
 PACKED: Final = 8
 """How many times as long JSON is as its compressed form, about."""
+
+IMPORTED: Final = 100_000
+"""Rows of foreign logs that are stored at once."""
+
+UNPACKED: Final = 2
+"""How many times as long JSON is as the same in columns, about."""
 
 CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
     "autoinstall_known_extensions": False,
@@ -55,11 +65,18 @@ SMALL_JSON_SCAN: Final = f"""
 PARQUET_SCAN: Final = """
     SELECT file_index, %(columns)s FROM read_parquet($1, hive_partitioning = false)
 """
+ARROW_SCAN: Final = """
+    SELECT file_index + len($1::VARCHAR[]) AS file_index, %(columns)s FROM imported
+"""
 STORE: Final = f"""
     SELECT {columns.STORED} FROM (
         SELECT *, {LISTS} FROM (
             SELECT ($2::BIGINT[])[file_index::BIGINT + 1] AS file_id, {columns.CLEANED}
             FROM (SELECT {columns.JUDGED} FROM (%s))))
+"""
+STORE_FILLED: Final = f"""
+    SELECT ($2::BIGINT[])[file_index::BIGINT + 1] AS file_id, %(filled)s
+    FROM (SELECT {columns.JUDGED.replace("%", "%%")} FROM (%(scan)s))
 """
 EMPTY: Final = f"{STORE % f'SELECT len($1::VARCHAR[]) AS file_index, {columns.cast(())}'} LIMIT 0"
 
@@ -70,6 +87,7 @@ class Failure:
 
     source: Source
     why: str
+    line: int | None = None
 
 
 def connect(sources: Sequence[Source]) -> duckdb.DuckDBPyConnection:
@@ -78,9 +96,14 @@ def connect(sources: Sequence[Source]) -> duckdb.DuckDBPyConnection:
     folder = Path(tempfile.gettempdir()) / f"accumaudit-{uuid4().hex}"
     connection.execute("CREATE SCHEMA stored")
     connection.execute(f"SET temp_directory = {columns.quoted(str(folder))}")
-    if sum(_size(source) for source in sources) < SMALL:
+    if size(sources) < SMALL:
         connection.execute("SET threads = 1")
     return connection
+
+
+def size(sources: Iterable[Source]) -> int:
+    """The bytes of the files, as they are."""
+    return sum(map(_size, sources))
 
 
 def is_small(sources: Iterable[Source]) -> bool:
@@ -93,7 +116,11 @@ def lock(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
 
 
-def load(connection: duckdb.DuckDBPyConnection, sources: Sequence[Source]) -> list[Failure]:
+def load(
+    connection: duckdb.DuckDBPyConnection,
+    sources: Sequence[Source],
+    on_read: Callable[[int], object] = lambda _: None,
+) -> list[Failure]:
     """Create the table `stored.files` and the view `stored.records`; give the files that failed.
 
     The number `n` of a record grows in the order of reading, by one from line to line of a file.
@@ -103,20 +130,29 @@ def load(connection: duckdb.DuckDBPyConnection, sources: Sequence[Source]) -> li
     for kind in kinds:
         for group in _groups([source for source in sources if source.kind == kind]):
             loader.read_together(group, kind)
+            on_read(size(group))
     for source in sources:
         if source.kind == "parquet":
             loader.read_parquet(source)
+            on_read(size([source]))
         elif source.kind == "zstd":
             loader.check_zstd(source)
+        elif source.kind == "foreign":
+            loader.read_foreign(source)
     loader.finish()
     connection.execute(
         """
         CREATE TABLE stored.files AS
-        SELECT s.file_id, s.file, min(r.n) AS first_line
-        FROM (SELECT unnest($1) AS file_id, unnest($2) AS file) s LEFT JOIN stored.records r USING (file_id)
+        SELECT s.file_id, s.file, s.numbered, min(r.n) AS first_line
+        FROM (SELECT unnest($1) AS file_id, unnest($2) AS file, unnest($3) AS numbered) s
+        LEFT JOIN stored.records r USING (file_id)
         GROUP BY ALL
         """,
-        [[source.id for source in sources], [str(source.path) for source in sources]],
+        [
+            [source.id for source in sources],
+            [source.name for source in sources],
+            [source.kind == "foreign" for source in sources],
+        ],
     )
     return loader.failures
 
@@ -129,6 +165,11 @@ class _Loader:
         self._connection = connection
         self._large = large
         self._parts = 0
+        self._filled: frozenset[str] = frozenset()
+        """The columns of the last table, where it has those of a log's records alone."""
+        self._imported: list[pa.Table] = []
+        self._imported_rows = 0
+        self._imported_ids: list[int] = []
         self._begin_part()
 
     def read_together(self, sources: Sequence[Source], kind: Kind) -> None:
@@ -160,14 +201,62 @@ class _Loader:
         except duckdb.Error as error:
             self.failures.append(Failure(source, _first_line(error)))
 
+    def read_foreign(self, source: Source) -> None:
+        """Read a log of another program; small ones are stored together."""
+        assert source.log is not None
+        assert source.format is not None
+
+        from accumaudit.importers import arrow
+
+        def keep(table: pa.Table) -> None:
+            self._imported.append(arrow.with_index(table, "file_index", len(self._imported_ids) - 1))
+            self._imported_rows += table.num_rows
+            if self._imported_rows >= IMPORTED:
+                self._store_imported()
+                self._imported_ids = [source.id]
+
+        self._imported_ids.append(source.id)
+        _, damaged = importers.read(source.log, source.format, keep)
+        self.failures += [Failure(source, why, line) for line, why in damaged]
+
+    def _store_imported(self) -> None:
+        if self._imported:
+            from accumaudit.importers import arrow
+
+            table = arrow.joined(self._imported)
+            self._connection.register("imported", table)
+            self._insert_imported(frozenset(table.column_names))
+            self._connection.unregister("imported")
+            self._part_length += table.nbytes * UNPACKED
+        self._imported, self._imported_rows, self._imported_ids = [], 0, []
+
+    def _insert_imported(self, present: frozenset[str]) -> None:
+        """Store rows in a table that has their columns alone."""
+        scan = ARROW_SCAN % {"columns": columns.cast(present)}
+        filled = columns.filled(present)
+        if filled is None:
+            self._insert_rows(scan, [], self._imported_ids)
+            return
+        self._make_room()
+        store = STORE_FILLED % {"filled": filled, "scan": scan}
+        if present == self._filled:  # else the order of the tables would not be that of reading
+            statement = f"INSERT INTO stored.records_{self._parts - 1} {store}"
+        else:
+            statement = f"CREATE TABLE stored.records_{self._parts} AS {store}"
+            self._filled = present
+            self._parts += 1
+        self._connection.execute(statement, [[], self._imported_ids])
+
     def finish(self) -> None:
         """Compress the last records of many, and see all of them as one table."""
+        self._store_imported()
         self._compress()
         parts = (
             f"SELECT {PLACES * part} + rowid AS n, * FROM stored.records_{part}"
             for part in range(self._parts)
         )
-        self._connection.execute(f"CREATE VIEW stored.records AS {' UNION ALL '.join(parts)}")
+        # A table of a log's records lacks the columns that the log does not fill.
+        self._connection.execute(f"CREATE VIEW stored.records AS {' UNION ALL BY NAME '.join(parts)}")
 
     def _read_json(self, paths: Sequence[str], sources: Sequence[Source], kind: Kind) -> None:
         try:
@@ -184,17 +273,24 @@ class _Loader:
         self._insert(scan % {"compression": compression, "limit": limit}, patterns, sources)
 
     def _insert(self, scan: str, patterns: Sequence[str], sources: Sequence[Source]) -> None:
+        self._insert_rows(scan, patterns, [source.id for source in sources])
+        self._part_length += sum(map(_length, sources))
+
+    def _insert_rows(self, scan: str, patterns: Sequence[str], ids: Sequence[int]) -> None:
+        self._make_room()
+        insert = f"INSERT INTO stored.records_{self._part} {STORE % scan}"
+        self._connection.execute(insert, [patterns, ids])
+
+    def _make_room(self) -> None:
         if self._part_length > PART:
             self._compress()
             self._begin_part()
-        insert = f"INSERT INTO stored.records_{self._parts - 1} {STORE % scan}"
-        self._connection.execute(insert, [patterns, [source.id for source in sources]])
-        self._part_length += sum(map(_length, sources))
 
     def _begin_part(self) -> None:
         self._connection.execute(f"CREATE TABLE stored.records_{self._parts} AS {EMPTY}", [[], []])
-        self._part_length = 0
+        self._part, self._part_length = self._parts, 0
         self._parts += 1
+        self._filled = frozenset()
 
     def _compress(self) -> None:
         if self._large:
@@ -225,7 +321,7 @@ def _groups(sources: Sequence[Source]) -> Iterator[list[Source]]:
 
 def _length(source: Source) -> int:
     """The bytes of a file as JSON, about."""
-    return _size(source) * (1 if source.kind == "plain" else PACKED)
+    return _size(source) * (1 if source.kind in ("plain", "foreign") else PACKED)
 
 
 def _size(source: Source) -> int:

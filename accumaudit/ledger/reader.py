@@ -11,18 +11,21 @@ from typing import Final
 
 import duckdb
 
+from accumaudit import schedules
+from accumaudit.importers import Options
 from accumaudit.ledger import columns, lines, loading
 from accumaudit.ledger.launches import place_records
+from accumaudit.ledger.remote import Copies
 from accumaudit.ledger.schema import SCHEMA_VERSION
-from accumaudit.ledger.sources import LedgerError, RunSource, Source, find_runs
+from accumaudit.ledger.sources import LedgerError, NoLog, RunSource, Source, find_runs
 from accumaudit.ledger.unreadable import Unreadable, find_unreadable
 from accumaudit.rules import TABLES
 
-__all__ = ["Ledger", "LedgerError", "Unreadable", "read_ledger"]
+__all__ = ["Ledger", "LedgerError", "NoLog", "Options", "Unreadable", "read_ledger"]
 
 HOMES: Final = """
 CREATE TABLE stored.homes AS
-SELECT s.*, f.file, f.first_line FROM stored.segments s JOIN stored.files f USING (file_id)
+SELECT s.*, f.file, f.first_line, f.numbered FROM stored.segments s JOIN stored.files f USING (file_id)
 """
 """Whose the records are: a row for each stretch of a file."""
 
@@ -32,11 +35,15 @@ class Ledger:
     """Runs, loaded; `connection` holds their tables and can reach nothing else."""
 
     connection: duckdb.DuckDBPyConnection
-    runs: list[tuple[str, Path]]
+    runs: list[tuple[str, str]]
     """(run_id, path), in the order in which they were given."""
     unreadable: list[Unreadable]
     sources: dict[str, Source]
     """The files by the name that the tables have for them."""
+    no_logs: list[NoLog]
+    """Text files beside them that hold no record."""
+    copies: Copies
+    """Of what lies elsewhere."""
 
     def locate(self, file: str, ordinals: Iterable[int]) -> dict[int, int]:
         """The numbers in their file of lines that the tables count without the blank ones.
@@ -45,12 +52,15 @@ class Ledger:
         """
         wanted = set(ordinals)
         source = self.sources.get(file)
+        if source is not None and source.kind == "foreign":
+            return {number: number for number in wanted}
         found = lines.find_lines(source, wanted) if source else iter(())
         return {ordinal: ordinal for ordinal in wanted} | {ordinal: number for ordinal, number, _ in found}
 
     def close(self) -> None:
-        """Let go of the tables."""
+        """Let go of the tables, and of the copies that were read."""
         self.connection.close()
+        self.copies.close()
 
     def __enter__(self) -> Ledger:
         return self
@@ -61,17 +71,31 @@ class Ledger:
         self.close()
 
 
-def read_ledger(paths: Sequence[Path]) -> Ledger:
-    """Read the runs at or below `paths`.
+def read_ledger(places: Sequence[Path | str], options: Options | None = None) -> Ledger:
+    """Read the runs at or below `places`, paths and URLs: ledgers, and logs that other programs wrote.
 
     Raises:
-        LedgerError: a path cannot be audited; the text says why, and what to do.
+        LedgerError: a place cannot be audited; the text says why, and what to do.
     """
-    runs = find_runs(paths)
+    options = options or Options()
+    copies = Copies(options)
+    try:
+        return _read([copies.local(place) for place in places], options, copies)
+    except LedgerError as error:
+        copies.close()
+        raise LedgerError(copies.shown(str(error))) from error
+    except BaseException:
+        copies.close()
+        raise
+
+
+def _read(paths: Sequence[Path], options: Options, copies: Copies) -> Ledger:
+    runs, no_logs = find_runs(paths, options, copies.shown)
     files = [source for run in runs for source in run.files]
+    options.on_start("reading the records", loading.size(files))
     connection = loading.connect(files)
     try:
-        unreadable = _load(connection, runs, files)
+        unreadable = _load(connection, runs, files, options)
         named = _build_tables(connection, runs)
         loading.lock(connection)
     except BaseException:
@@ -81,14 +105,19 @@ def read_ledger(paths: Sequence[Path]) -> Ledger:
         connection=connection,
         runs=[(run_id, run.path) for run_id, run in named.items()],
         unreadable=unreadable,
-        sources={str(source.path): source for source in files},
+        sources={source.name: source for source in files},
+        no_logs=no_logs,
+        copies=copies,
     )
 
 
 def _load(
-    connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSource], files: Sequence[Source]
+    connection: duckdb.DuckDBPyConnection,
+    runs: Sequence[RunSource],
+    files: Sequence[Source],
+    options: Options,
 ) -> list[Unreadable]:
-    failures = loading.load(connection, files)
+    failures = loading.load(connection, files, options.on_read)
     unreadable = find_unreadable(connection, runs, failures)
     _refuse_newer_schema(connection)
     _refuse_foreign(connection, runs, unreadable)
@@ -98,8 +127,9 @@ def _load(
 def _build_tables(connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSource]) -> dict[str, RunSource]:
     named = place_records(connection, runs)
     connection.execute(
-        "CREATE TABLE stored.sources AS SELECT unnest($1) AS run_id, unnest($2) AS path",
-        [list(named), [str(run.path) for run in named.values()]],
+        "CREATE TABLE stored.sources AS "
+        "SELECT unnest($1) AS run_id, unnest($2) AS path, unnest($3) AS format",
+        [list(named), [run.path for run in named.values()], [run.format for run in named.values()]],
     )
     connection.execute(HOMES)
     for kind in ("run", "mark"):
@@ -109,6 +139,7 @@ def _build_tables(connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSourc
         # Quicker to ask, and the room is there.
         tables = re.sub(r"CREATE VIEW (updates|duplicates|superseded)\b", r"CREATE TABLE \1", tables)
     connection.execute(tables)
+    schedules.build(connection)
     return named
 
 
@@ -138,9 +169,10 @@ def _refuse_foreign(
     with_records = {file_id for (file_id,) in rows}
     for path in dict.fromkeys(run.given for run in runs):
         files = [source for run in runs if run.given == path for source in run.files]
-        if any(source.id in with_records for source in files):
+        # A log that was recognised may still hold nothing but its heading.
+        if any(source.kind == "foreign" or source.id in with_records for source in files):
             continue
-        names = {str(source.path) for source in files}
+        names = {source.name for source in files}
         bad = [one for one in unreadable if one.file in names]
         seen = "it is empty so far"
         if bad:

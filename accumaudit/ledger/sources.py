@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-Kind = Literal["plain", "gzip", "zstd", "parquet"]
+from accumaudit import importers
+from accumaudit.importers import Format, Log, Options
+
+Kind = Literal["plain", "gzip", "zstd", "parquet", "foreign"]
 
 SUFFIXES: Final = (".jsonl.zst", ".jsonl.gz", ".jsonl", ".parquet")
 MAGIC: Final[tuple[tuple[bytes, Kind], ...]] = (
@@ -33,9 +36,14 @@ class Source:
 
     id: int
     path: Path
-    """As it was given, for messages."""
+    name: str
+    """As messages call it."""
     absolute: str
     kind: Kind
+    log: Log | None = None
+    """Reads a foreign log."""
+    format: Format | None = None
+    """Of a foreign log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,37 +51,79 @@ class RunSource:
     """The files of one run."""
 
     run_id: str
-    path: Path
+    path: str
+    """As messages call it."""
     given: Path
     """The path on the command line that led here."""
     files: tuple[Source, ...]
+    format: str = "ledger"
+    """Or the name of the importer that reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoLog:
+    """A file without any record of a training, and what it looks like."""
+
+    file: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    log: Log | None = None
+    format: Format | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     run: Path
     given: Path
-    files: list[Path]
+    files: list[_File]
 
 
-def find_runs(paths: Sequence[Path]) -> list[RunSource]:
+def find_runs(
+    paths: Sequence[Path], options: Options | None = None, shown: Callable[[str], str] = str
+) -> tuple[list[RunSource], list[NoLog]]:
     """Give the runs at or below `paths`, each file once, each run under a name of its own.
+
+    The text files without any record, which stand beside them, come second. Messages and tables call
+    each path what `shown` makes of it.
 
     Raises:
         LedgerError: a path does not exist, cannot be read or holds no log.
     """
-    found = _files_by_run(paths)
+    search = _Search(options or Options())
+    found = search.files_by_run(paths)
     names = _distinct_names([one.run.resolve() for one in found])
     runs: list[RunSource] = []
     count = 0
     for one, name in zip(found, names, strict=True):
-        sources = [
-            Source(id=number, path=path, absolute=str(path.resolve()), kind=_kind(path))
-            for number, path in enumerate(one.files, count + 1)
-        ]
+        sources = [_source(file, number, shown) for number, file in enumerate(one.files, count + 1)]
         count += len(sources)
-        runs.append(RunSource(run_id=name, path=one.run, given=one.given, files=tuple(sources)))
-    return runs
+        format_ = one.files[0].format
+        runs.append(
+            RunSource(
+                run_id=name,
+                path=shown(str(one.run)),
+                given=one.given,
+                files=tuple(sources),
+                format=format_.name if format_ else "ledger",
+            )
+        )
+    return runs, [NoLog(shown(str(path)), why) for path, why in search.no_logs]
+
+
+def _source(file: _File, number: int, shown: Callable[[str], str]) -> Source:
+    return Source(
+        id=number,
+        path=file.path,
+        name=shown(str(file.path)),
+        absolute=str(file.path.resolve()),
+        kind="foreign" if file.format else _kind(file.path),
+        log=file.log,
+        format=file.format,
+    )
 
 
 def unique(name: str, taken: Container[str]) -> str:
@@ -84,71 +134,127 @@ def unique(name: str, taken: Container[str]) -> str:
     return f"{name}#{number}"
 
 
-def _files_by_run(paths: Sequence[Path]) -> list[_Found]:
-    seen: set[Path] = set()
-    found: dict[Path, _Found] = {}
-    for given in paths:
-        for run, files in _runs_at(given):
-            new = {path.resolve(): path for path in files}
-            fresh = [path for resolved, path in new.items() if resolved not in seen]
-            seen.update(new)
-            if fresh:
-                found.setdefault(run.resolve(), _Found(run, given, [])).files.extend(fresh)
-    return list(found.values())
+class _Search:
+    """Looks into files and folders; what holds no record is kept aside."""
 
+    def __init__(self, options: Options) -> None:
+        self.no_logs: list[tuple[Path, str]] = []
+        """Files that hold none, and what they look like."""
+        self._options = options
 
-def _runs_at(path: Path) -> list[tuple[Path, list[Path]]]:
-    """The runs that one given path names, as (path of the run, its files)."""
-    try:
-        str(path).encode()
-        if not path.exists():
-            raise LedgerError(f"{path}: no such file or folder; give the folder of a run, or of several")
-        if path.is_file():
-            return [(_run_of_file(path), [path])]
-        if not path.is_dir():
-            raise LedgerError(f"{path}: neither a file nor a folder; give the folder of a run")
-        runs = list(_search(path, SEARCH_DEPTH))
-    except OSError as error:
-        name = error.filename or path
-        raise LedgerError(f"{name}: cannot be read ({error.strerror}); check its permissions") from error
-    except ValueError as error:  # a NUL, or bytes that are no UTF-8
-        raise LedgerError(f"{str(path)!r}: not a usable path ({error}); rename it") from error
-    if not runs:
-        raise LedgerError(
+    def files_by_run(self, paths: Sequence[Path]) -> list[_Found]:
+        seen: set[Path] = set()
+        found: dict[Path, _Found] = {}
+        for given in paths:
+            for run, files in self._runs_at(given):
+                new = {file.path.resolve(): file for file in files}
+                fresh = [file for resolved, file in new.items() if resolved not in seen]
+                seen.update(new)
+                if fresh:
+                    found.setdefault(run.resolve(), _Found(run, given, [])).files.extend(fresh)
+        return list(found.values())
+
+    def _runs_at(self, path: Path) -> list[tuple[Path, list[_File]]]:
+        """The runs that one given path names, as (path of the run, its files)."""
+        try:
+            str(path).encode()
+            if not path.exists():
+                raise LedgerError(f"{path}: no such file or folder; give the folder of a run, or of several")
+            if path.is_file():
+                return [self._run_of_file(path)]
+            if not path.is_dir():
+                raise LedgerError(f"{path}: neither a file nor a folder; give the folder of a run")
+            runs = list(self._search(path, SEARCH_DEPTH))
+        except OSError as error:
+            name = error.filename or path
+            raise LedgerError(f"{name}: cannot be read ({error.strerror}); check its permissions") from error
+        except ValueError as error:  # a NUL, or bytes that are no UTF-8
+            raise LedgerError(f"{str(path)!r}: not a usable path ({error}); rename it") from error
+        if not runs:
+            raise LedgerError(self._nothing(path))
+        return runs
+
+    def _nothing(self, path: Path) -> str:
+        seen = [(file, why) for file, why in self.no_logs if file.is_relative_to(path)]
+        if seen:
+            (file, why), more = seen[0], len(seen) - 1
+            others = f"; {more:,} more" if more else ""
+            return f"{path}: no record of a training below this folder ({file}: {why}{others})"
+        return (
             f"{path}: no log below this folder; a run holds rank-00/*.jsonl, as accumaudit.attach writes it"
         )
-    return runs
+
+    def _run_of_file(self, path: Path) -> tuple[Path, list[_File]]:
+        """A rank's file stands for its run's folder; any other file is a run by itself."""
+        if _RANK_FOLDER.fullmatch(path.resolve().parent.name):
+            folder = path.parent.parent if path.parent.name else path.resolve().parent.parent
+            return folder, [_File(path)]
+        log = Log(path, self._options)
+        recognised = importers.recognise(log)
+        if recognised.format is not None:
+            return path, [_File(path, log, recognised.format)]
+        if recognised.is_ledger or path.name.endswith(SUFFIXES) or _kind(path) != "plain":
+            return path, [_File(path)]
+        if log.trouble:
+            raise LedgerError(f"{path}: {log.trouble}; check its permissions")
+        raise LedgerError(f"{path}: no record of a training ({recognised.looks_like})")
+
+    def _search(self, folder: Path, depth: int) -> Iterator[tuple[Path, list[_File]]]:
+        """Runs at or below a folder: one that holds rank folders or ledger files is a run itself."""
+        folders, files = _entries(folder)
+        ledger = [_File(path) for rank in folders if _is_rank(rank) for path in _ledger_files(rank)]
+        if _is_rank(folder.resolve()):
+            ledger += map(_File, _ledger_files(folder))
+            folder, files = folder.resolve().parent, []
+        foreign: dict[Path, list[_File]] = {}
+        for path in files:
+            self._sort(path, ledger, foreign)
+        if ledger:
+            yield folder, ledger
+        yield from foreign.items()
+        if depth and not ledger:
+            for inner in folders:
+                if not inner.is_symlink():
+                    yield from self._search(inner, depth - 1)
+
+    def _sort(self, path: Path, ledger: list[_File], foreign: dict[Path, list[_File]]) -> None:
+        """Put a file where it belongs."""
+        log = Log(path, self._options)
+        recognised = importers.recognise(log)
+        format_ = recognised.format
+        if format_ is not None:
+            run = format_.run_of(path) if format_.run_of else path
+            foreign.setdefault(run, []).append(_File(path, log, format_))
+        elif recognised.is_ledger or path.name.endswith(".parquet"):
+            ledger.append(_File(path))
+        elif path.name.endswith(SUFFIXES) and not log.head.strip():
+            ledger.append(_File(path))  # it may be about to be written
+        elif recognised.is_text:
+            self.no_logs.append((path, recognised.looks_like))
 
 
-def _run_of_file(path: Path) -> Path:
-    """A rank's file stands for its run's folder; any other file is a run by itself."""
-    if not _RANK_FOLDER.fullmatch(path.resolve().parent.name):
-        return path
-    return path.parent.parent if path.parent.name else path.resolve().parent.parent
+def _is_rank(folder: Path) -> bool:
+    return _RANK_FOLDER.fullmatch(folder.name) is not None
 
 
-def _search(folder: Path, depth: int) -> Iterator[tuple[Path, list[Path]]]:
-    """Runs at or below a folder: one that holds rank folders or ledger files is a run itself."""
-    folders, files = _entries(folder)
-    for rank in folders:
-        if _RANK_FOLDER.fullmatch(rank.name):
-            files += _entries(rank)[1]
-    if files:
-        if _RANK_FOLDER.fullmatch(folder.resolve().name):
-            folder = folder.resolve().parent
-        yield folder, files
-    elif depth:
-        for inner in folders:
-            if not inner.is_symlink():
-                yield from _search(inner, depth - 1)
+def _ledger_files(folder: Path) -> list[Path]:
+    return [path for path in _entries(folder)[1] if path.name.endswith(SUFFIXES)]
 
 
 def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The folders and the ledger files in a folder, by name; hidden ones are passed over."""
+    """The folders and the files in a folder, by name; hidden ones are passed over."""
     with os.scandir(folder) as scan:
         entries = sorted((e for e in scan if not e.name.startswith(".")), key=lambda entry: entry.name)
-    folders = [folder / e.name for e in entries if e.is_dir()]
-    return folders, [folder / e.name for e in entries if e.name.endswith(SUFFIXES) and e.is_file()]
+    folders = [folder / e.name for e in entries if _is(e, os.DirEntry.is_dir)]
+    return folders, [folder / e.name for e in entries if _is(e, os.DirEntry.is_file)]
+
+
+def _is(entry: os.DirEntry[str], what: Callable[[os.DirEntry[str]], bool]) -> bool:
+    """Whether an entry is a folder, or a file; a link that leads in circles is neither."""
+    try:
+        return what(entry)
+    except OSError:
+        return False
 
 
 def _kind(path: Path) -> Kind:
@@ -176,5 +282,7 @@ def _distinct_names(runs: Sequence[Path]) -> list[str]:
 
 
 def _name(run: Path) -> str:
+    if run.name in importers.FILE_NAMES and run.is_file():
+        return f"{run.parent.name}/{run.name}"
     suffix = next((suffix for suffix in SUFFIXES if run.name.endswith(suffix)), "")
     return run.name.removesuffix(suffix) or run.name or "run"

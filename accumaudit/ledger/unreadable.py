@@ -47,11 +47,11 @@ def find_unreadable(
     found = []
     for run in runs:
         for source in run.files:
-            reasons: list[tuple[int | None, str]] = [(None, f.why) for f in failures if f.source is source]
+            reasons: list[tuple[int | None, str]] = [(f.line, f.why) for f in failures if f.source is source]
             if source.id in bad:
                 reasons += _bad_lines(source, *bad[source.id])
             reasons = list(dict.fromkeys(reasons))
-            file = str(source.path)
+            file = source.name
             found += [Unreadable(run_id=run.run_id, file=file, line=line, why=why) for line, why in reasons]
     return found
 

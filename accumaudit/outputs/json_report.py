@@ -14,8 +14,13 @@ SCHEMA: Final = 1
 
 def render(report: AuditReport) -> str:
     """The report as one JSON object, in ASCII."""
-    runs = [_run(run) for run in report.runs]
-    return json.dumps(finite({"schema": SCHEMA, "runs": runs, "summary": report.summary()}), indent=2)
+    whole = {
+        "schema": SCHEMA,
+        "runs": [_run(run) for run in report.runs],
+        "no_logs": [asdict(one) for one in report.no_logs],
+        "summary": report.summary(),
+    }
+    return json.dumps(finite(whole), indent=2)
 
 
 def finite(value: object) -> object:

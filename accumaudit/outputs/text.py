@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from accumaudit.engine.findings import (
@@ -13,6 +14,7 @@ from accumaudit.engine.findings import (
     PASSED,
     AuditReport,
     Example,
+    Finding,
     RunReport,
     Verdict,
 )
@@ -29,6 +31,9 @@ COLOURS: Final = {
 }
 
 WIDEST: Final = 110
+IN_FULL: Final = 3
+"""Runs up to which each is told with all reasons."""
+
 LABEL: Final = 15
 """Columns of the labels at the left, indent included."""
 
@@ -37,7 +42,7 @@ def render(report: AuditReport, console: Console) -> None:
     """Write the report to the console."""
     page = _Page(console)
     for run in report.runs:
-        _render_run(run, page)
+        _render_run(run, page, brief=len(report.runs) > IN_FULL)
     if any(run.with_status(FAILED) for run in report.runs):
         code = next(run.with_status(FAILED)[0].code for run in report.runs if run.with_status(FAILED))
         page.line(f"`accumaudit explain {code}` says why it matters and when it is no fault.", style="dim")
@@ -71,7 +76,7 @@ class _Page:
             head = " " * LABEL
 
 
-def _render_run(run: RunReport, page: _Page) -> None:
+def _render_run(run: RunReport, page: _Page, *, brief: bool) -> None:
     page.line(printable(f"{run.run_id}: {_size(run)}"), style="bold")
     for remark in run.remarks:
         page.labelled("remark", remark)
@@ -85,12 +90,19 @@ def _render_run(run: RunReport, page: _Page) -> None:
     page.line()
     if not run.with_status(FAILED) and run.with_status(PASSED):
         page.labelled("found", "no fault in what could be checked")
-    _render_rest(run, page)
+    _render_passed(run, page)
+    if brief:
+        _count_unchecked(run, page)
+    else:
+        _render_unchecked(run, page)
     page.line()
 
 
 def _size(run: RunReport) -> str:
     """How much of the run was read."""
+    if run.is_foreign:
+        steps = f", {plural(run.skipped, 'step')} skipped" if run.skipped else ""
+        return f"{run.title}, {plural(run.recorded, 'record')} of {plural(run.attempts, 'step')}{steps}"
     parts = [plural(run.updates, "update")]
     if run.skipped:
         parts.append(f"{plural(run.skipped, 'attempt')} skipped")
@@ -119,16 +131,25 @@ def _render_fault(verdict: Verdict, run: RunReport, page: _Page) -> None:
     page.labelled("seen", finding.message)
     if finding.observed is not None and finding.expected is not None:
         page.labelled("measured", f"{number(finding.observed)}, expected {number(finding.expected)}")
-    share = f"{finding.count:,} of {_attempts(run)}"
-    page.labelled("where", ", ".join((updates(finding), ranks(finding, run), share)))
+    page.labelled("where", ", ".join(_where(finding, run)))
     first = finding.examples[0]
     if first.file:
         page.labelled("first", _place(first))
-    page.labelled("fix", verdict.fix.partition("\n")[0])
+    page.labelled("fix", verdict.advice)
+
+
+def _where(finding: Finding, run: RunReport) -> Iterator[str]:
+    yield updates(finding, run)
+    if not run.is_foreign:  # whose rank a log is of, it seldom tells
+        yield ranks(finding, run)
+    if finding.count <= run.recorded:  # attempts that a later launch did again are counted once
+        yield f"{finding.count:,} of {_attempts(run)}"
 
 
 def _attempts(run: RunReport) -> str:
     """What was judged of the attempts."""
+    if run.is_foreign:
+        return plural(run.recorded, "record")
     return plural(run.recorded, "attempt" if run.recorded == run.attempts else "recorded attempt")
 
 
@@ -136,19 +157,31 @@ def _place(example: Example) -> str:
     return f"{example.file}:{example.line}" if example.line else str(example.file)
 
 
-def _render_rest(run: RunReport, page: _Page) -> None:
-    """What was judged and found right, and what could not be judged, with the reasons."""
+def _render_passed(run: RunReport, page: _Page) -> None:
+    """What was judged and found right."""
     passed = [verdict.name for verdict in run.verdicts if verdict.status == PASSED]
     if passed:
         judged = f"{plural(len(passed), 'rule')}, over {_attempts(run)}"
         page.labelled("passed", f"{judged}: {', '.join(passed)}")
     elif not run.with_status(FAILED):
         page.labelled("passed", "no rule: nothing in this run could be judged")
+
+
+def _count_unchecked(run: RunReport, page: _Page) -> None:
+    """How many rules could not judge: with many runs, the reasons of each would hide what was found."""
+    unchecked = run.with_status(NOT_CHECKED)
+    if unchecked:
+        page.labelled("not checked", f"{plural(len(unchecked), 'rule')}; ask for this run alone to see why")
+
+
+def _render_unchecked(run: RunReport, page: _Page) -> None:
+    """What could not be judged, with the reasons."""
     reasons: dict[str, list[str]] = defaultdict(list)
     for verdict in run.verdicts:
         if verdict.status == NOT_CHECKED:
             reasons[verdict.reason or ""].append(verdict.name)
     label = "not checked"
     for reason, names in reasons.items():
-        page.labelled(label, f"{', '.join(names)}: {reason}")
+        which = ", ".join(names) if len(names) < len(run.verdicts) else "every rule"
+        page.labelled(label, f"{which}: {reason}")
         label = ""

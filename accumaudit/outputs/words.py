@@ -33,21 +33,23 @@ def number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def updates(finding: Finding) -> str:
-    """Which updates a finding is about; the whole run where it names none."""
+def updates(finding: Finding, run: RunReport) -> str:
+    """Which updates a finding is about (steps, in a foreign log); the whole run where it names none."""
     first, last = finding.first_update, finding.last_update
+    noun = "step" if run.is_foreign else "update"
     if first is None or last is None:
         return attempts(finding)
     if first == last:
-        return f"update {first}"
+        return f"{noun} {first}"
     if finding.count == last - first + 1:
-        return f"updates {first} to {last}"
-    shown = sorted(
-        {one.optimizer_update_id for one in finding.examples if one.optimizer_update_id is not None}
-    )
+        return f"{noun}s {first} to {last}"
+    numbers = (one.attempt_id if run.is_foreign else one.optimizer_update_id for one in finding.examples)
+    shown = sorted({number for number in numbers if number is not None})
     if finding.count == len(shown):
-        return f"updates {', '.join(map(str, shown[:-1]))} and {shown[-1]}"
-    return f"{finding.count:,} attempts between updates {first} and {last}"
+        return f"{noun}s {', '.join(map(str, shown[:-1]))} and {shown[-1]}"
+    return (
+        f"{finding.count:,} {'records' if run.is_foreign else 'attempts'} between {noun}s {first} and {last}"
+    )
 
 
 def attempts(finding: Finding) -> str:

@@ -167,8 +167,8 @@ def _fault(verdict: Verdict, run: RunReport) -> str:
     if finding.observed is not None and finding.expected is not None:
         lines.append(_line(f"{number(finding.observed)}, expected {number(finding.expected)}", "measured"))
     share = f"{finding.count:,} of {plural(run.attempts, 'attempt')}"
-    lines.append(_line(", ".join((updates(finding), ranks(finding, run), share)), "where"))
-    lines.append(_line(verdict.fix.partition("\n")[0], "fix"))
+    lines.append(_line(", ".join((updates(finding, run), ranks(finding, run), share)), "where"))
+    lines.append(_line(verdict.advice, "fix"))
     return "\n".join(lines)
 
 

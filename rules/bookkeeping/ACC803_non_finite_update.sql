@@ -5,7 +5,7 @@ severity = "error"
 since = "0.1.0"
 scope = "transaction"
 scope_is_empty = "no attempt was applied"
-needs = ["grad_norm_after_clip", "probe_nonfinite"]
+needs = ["grad_norm_after_clip or probe_nonfinite or grad_norm_before_clip", "optimizer_step_skipped"]
 summary = "an update was applied with a gradient that is not finite"
 why = '''
 One NaN or infinity in a gradient, applied, is in the optimizer's moments and in the parameter for good:

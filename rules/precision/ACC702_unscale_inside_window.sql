@@ -68,7 +68,7 @@ SELECT run_id,
        attempt_id,
        rank,
        CASE
-           WHEN closure THEN NULL
+           WHEN closure OR word IS NULL THEN NULL
            WHEN NOT unscaled_inside OR scale = 1 THEN FALSE
            WHEN list_last(loss_scale) = 1 THEN NULL
            WHEN unscaled_inside THEN TRUE

@@ -4,8 +4,8 @@ name = "skip-storm"
 severity = "warning"
 since = "0.1.0"
 scope = "run"
-scope_is_empty = "no scaler with a scale took part in a step"
-needs = ["optimizer_step_skipped"]
+scope_is_empty = "no loss scale took part in a step, and no log counted skipped steps"
+needs = ["optimizer_update_id or optimizer_step_skipped"]
 summary = "more steps were skipped for overflow than a settling loss scale explains"
 why = '''
 A scaler begins with a scale that is too large, skips a step and halves it until gradients fit, then tries a
@@ -34,6 +34,12 @@ A run of skips in which the scale halves each time, however long, is a scaler th
 after each growth is one that tries. Hysteresis lets a few skips pass before the scale falls: four in a row,
 and four for each growth, are granted. A bad batch now and then is skipped and forgotten, under a fixed
 scale too: up to one in fifty. Without a recorded scale nothing is judged.
+
+A log of another program that counts its skips (DeepSpeed, Megatron, fairseq) is judged from record to record.
+Where the scale stands in it, skips that lower it are explained: each halves it, or uses up hysteresis. One
+in fifty is silent there too, and a scale that is tried again every hundred steps, with a hysteresis of two,
+costs no more. Where it does not, only a hundred skips on end, more than any scale needs to settle, or one
+attempt in five, long after the start, are called a storm.
 '''
 references = [
     "deepspeedai/DeepSpeed#931",
@@ -48,8 +54,98 @@ streak = 3
 hysteresis = 4
 rate = 0.02
 share = 0.2
+endless = 100
 */
-WITH attempts AS (
+-- What another program counted, from record to record.
+WITH counters AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           attempt_id,
+           attempt_id - lag(attempt_id, 1, coalesce(resumed_from_update, 0)) OVER in_order AS tried,
+           tried - (optimizer_update_id - lag(optimizer_update_id, 1, coalesce(resumed_from_update, 0)) OVER in_order)
+               AS skips,
+           grad_scale AS scale,
+           lag(grad_scale) OVER in_order AS scale_before
+    FROM updates
+    JOIN (SELECT run_id, launch, format, resumed_from_update FROM runs) USING (run_id, launch)
+    WHERE format NOT IN ('ledger', 'logbook')
+      AND optimizer_update_id IS NOT NULL
+    WINDOW in_order AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id)
+),
+stretched AS (
+    SELECT *,
+           -- Records that belong together: all was skipped since the one before.
+           sum(if(skips < tried, 1, 0)) OVER in_sequence AS stretch,
+           scale_before <= $floor AND scale <= $floor AS at_floor,
+           scale >= scale_before AS without_fall
+    FROM counters
+    WINDOW in_sequence AS (
+        PARTITION BY run_id, launch, optimizer ORDER BY attempt_id ROWS UNBOUNDED PRECEDING
+    )
+),
+runs_of_skips AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           stretch,
+           min(attempt_id - tried + 1) FILTER (skips = tried) AS first_attempt,
+           coalesce(sum(skips) FILTER (skips = tried), 0) AS skips,
+           coalesce(sum(skips) FILTER (skips = tried AND at_floor), 0) AS at_floor,
+           coalesce(sum(skips) FILTER (skips = tried AND without_fall AND scale > $floor), 0) AS without_fall,
+           coalesce(bool_or(scale < scale_before) FILTER (skips = tried), FALSE) AS fell,
+           min(scale) AS scale
+    FROM stretched
+    GROUP BY ALL
+),
+totals AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           sum(tried) AS attempts,
+           sum(skips) AS skips,
+           -- After the first record without a skip the scale has settled.
+           min(attempt_id) FILTER (skips = 0) AS settled,
+           bool_and(skips BETWEEN 0 AND tried) AS adds_up
+    FROM counters
+    GROUP BY ALL
+),
+later AS (
+    SELECT run_id, launch, optimizer, sum(tried) AS later_attempts, sum(c.skips) AS later_skips
+    FROM counters AS c
+    JOIN totals AS t USING (run_id, launch, optimizer)
+    WHERE attempt_id > t.settled
+    GROUP BY ALL
+),
+log_worst AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           max(at_floor) AS at_floor,
+           min(first_attempt) FILTER (at_floor >= $streak) AS floor_since,
+           max(without_fall) FILTER (NOT fell) AS without_fall,
+           min(first_attempt) FILTER (NOT fell AND without_fall > $hysteresis) AS stuck_since,
+           arg_max(scale, without_fall) FILTER (NOT fell) AS stuck_at,
+           max(skips) AS longest,
+           arg_max(first_attempt, skips) AS longest_since
+    FROM runs_of_skips
+    GROUP BY ALL
+),
+from_logs AS (
+    SELECT *,
+           CASE
+               WHEN NOT adds_up THEN NULL
+               WHEN floor_since IS NOT NULL THEN 'floor'
+               WHEN stuck_since IS NOT NULL THEN 'stuck'
+               WHEN longest >= $endless THEN 'endless'
+               WHEN later_attempts >= $endless AND later_skips > $share * later_attempts THEN 'after'
+               ELSE 'none'
+           END AS problem
+    FROM totals
+    LEFT JOIN later USING (run_id, launch, optimizer)
+    LEFT JOIN log_worst USING (run_id, launch, optimizer)
+),
+attempts AS (
     SELECT run_id,
            launch,
            optimizer,
@@ -60,6 +156,9 @@ WITH attempts AS (
            max(grad_scale_after) FILTER (word IS NULL OR regexp_matches(word, '[OX].*G')) AS scale_after
     FROM updates
     WHERE grad_scale > 0
+      AND (run_id, launch, optimizer) NOT IN (SELECT (run_id, launch, optimizer) FROM totals)
+      -- What a logbook quotes are moments.
+      AND run_id NOT IN (SELECT run_id FROM runs WHERE format = 'logbook')
     GROUP BY ALL
 ),
 scales AS (
@@ -131,6 +230,9 @@ judged AS (
            END AS problem
     FROM launches
     LEFT JOIN worst USING (run_id, launch, optimizer)
+    UNION ALL BY NAME
+    SELECT *
+    FROM from_logs
 )
 SELECT run_id,
        launch,
@@ -163,6 +265,9 @@ SELECT run_id,
                growths
            )
            WHEN 'often' THEN format('; the loss scale grew {} times', growths)
+           WHEN 'endless' THEN format(', {} on end, from attempt {} on', longest, longest_since)
+           WHEN 'after'
+           THEN format(', {} of them in the {} attempts after the scale had settled', later_skips, later_attempts)
            ELSE ''
        END AS message
 FROM judged

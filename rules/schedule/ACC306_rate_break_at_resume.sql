@@ -5,7 +5,7 @@ severity = "error"
 since = "0.1.0"
 scope = "pair"
 scope_is_empty = "no launch continued an earlier one"
-needs = ["learning_rate", "scheduler_rate", "optimizer_update_id"]
+needs = ["learning_rate"]
 summary = "a resumed launch does not go on with the learning rate at which the run stood"
 why = '''
 A checkpoint that lacks the scheduler, or holds it one step too early, or a scheduler that is built anew from
@@ -44,7 +44,9 @@ the loop sets by hand, schedules that are stepped before each update, and a jump
 of ranks or micro-steps are not judged unless updates were done again. A jump that nothing explains may be a
 second stage that was not declared, and a shift by less than 0.1 % of the peak hardly matters: both are
 warnings, and so is a scheduler one step off whose rate is right so far. Only the first parameter group is
-compared.
+compared. In a log the rates themselves tell the positions, where a schedule is declared or recognised; steps
+that may have been skipped between the last record and the first are no break, and a launch that follows
+another schedule without saying so is a warning.
 '''
 references = [
     "huggingface/transformers#34053",
@@ -74,6 +76,7 @@ WITH setups AS (
            coalesce(max(scheduler_steps_per_update), 1) AS contract
     FROM runs
     WHERE run_id IN (SELECT run_id FROM runs WHERE launch > 1)
+      AND format = 'ledger'
     GROUP BY ALL
 ),
 -- One rank speaks for all (ACC603 compares them), and updates that were done again speak twice.
@@ -187,7 +190,7 @@ again AS (
     GROUP BY ALL
 ),
 -- What the schedule gave at each position, before and after.
-positions AS (
+places AS (
     SELECT n.run_id,
            n.launch,
            n.optimizer,
@@ -244,7 +247,7 @@ measured AS (
            END AS kind
     FROM resumes AS n
     LEFT JOIN again AS a USING (run_id, launch, optimizer)
-    LEFT JOIN positions AS p USING (run_id, launch, optimizer)
+    LEFT JOIN places AS p USING (run_id, launch, optimizer)
 ),
 judged AS (
     SELECT *,
@@ -265,6 +268,56 @@ judged AS (
                WHEN NOT breaks THEN coalesce(shift <> 0 AND abs(shift) <= contract, FALSE)
            END AS fault
     FROM measured
+),
+-- Logs: where each launch stood at its end and at its beginning, by the rates.
+plans AS (
+    SELECT run_id,
+           launch,
+           max(resumed_from_update) AS done,
+           [max(peak_learning_rate), max(planned_updates), max(warmup_updates), max(min_learning_rate)]
+               AS declared
+    FROM runs
+    WHERE format <> 'ledger'
+    GROUP BY ALL
+),
+told AS (
+    SELECT p.run_id,
+           p.launch,
+           p.optimizer,
+           p.attempt_id,
+           p.position,
+           p.lag,
+           s.schedule,
+           s.schedule_updates AS length,
+           s.peak,
+           s.warmup_updates AS warmup,
+           l.done,
+           l.declared
+    FROM positions AS p
+    JOIN schedules AS s USING (run_id, launch, optimizer)
+    JOIN plans AS l USING (run_id, launch)
+    WHERE p.position IS NOT NULL
+),
+logged AS (
+    SELECT n.*,
+           n.lag - o.lag AS shift,
+           -- Steps between both may have been skipped.
+           n.attempt_id - o.attempt_id AS apart,
+           n.declared IS DISTINCT FROM o.declared AS new_stage,
+           (n.schedule, n.length, n.peak, n.warmup) IS DISTINCT FROM (o.schedule, o.length, o.peak, o.warmup)
+               AS another,
+           o.schedule AS schedule_before,
+           o.length AS length_before,
+           o.peak AS peak_before
+    FROM (
+        FROM told
+        WHERE launch > 1
+        QUALIFY row_number() OVER (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id) = 1
+    ) AS n
+    JOIN told AS o
+        ON o.run_id = n.run_id AND o.launch = n.launch - 1 AND o.optimizer = n.optimizer
+       AND o.attempt_id <= n.done
+    QUALIFY row_number() OVER (PARTITION BY n.run_id, n.launch, n.optimizer ORDER BY o.attempt_id DESC) = 1
 )
 SELECT run_id,
        launch,
@@ -353,3 +406,47 @@ SELECT run_id,
            )
        END AS message
 FROM judged
+UNION ALL
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       NULL AS rank,
+       CASE
+           WHEN new_stage THEN FALSE
+           WHEN another THEN TRUE
+           WHEN shift < 0 OR shift > apart THEN TRUE
+           WHEN shift = 0 THEN FALSE
+       END AS fault,
+       CASE WHEN another THEN 'warning' ELSE 'error' END AS severity,
+       position AS observed,
+       position + shift AS expected,
+       CASE
+           WHEN another
+           THEN format(
+               'resumed after step {:,} with another schedule, {}{} from {:.6g}, where it was {}{} from '
+               || '{:.6g}; a second stage that is not declared looks the same',
+               done,
+               schedule,
+               coalesce(format(' of {:,} updates', length), ''),
+               peak,
+               schedule_before,
+               coalesce(format(' of {:,} updates', length_before), ''),
+               peak_before
+           )
+           ELSE format(
+               'resumed after step {:,}; by its rate at step {:,} the schedule stands at {:,} where {:,} '
+               || 'was due: {:,} {}',
+               done,
+               attempt_id,
+               position,
+               position + shift,
+               abs(shift),
+               CASE
+                   WHEN shift < 0 THEN 'too far'
+                   WHEN position <= attempt_id - done + 1 THEN 'back, so it has begun again'
+                   ELSE 'back'
+               END
+           )
+       END AS message
+FROM logged

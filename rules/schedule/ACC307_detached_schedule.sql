@@ -4,8 +4,8 @@ name = "detached-schedule"
 severity = "error"
 since = "0.1.0"
 scope = "pair"
-scope_is_empty = "no update directly followed a scheduler step"
-needs = ["learning_rate", "scheduler_rate", "events"]
+scope_is_empty = "no update directly followed a scheduler step, and no log declares how its rate moves"
+needs = ["learning_rate"]
 summary = "the schedule moves, and the optimizer that steps keeps its rate"
 why = '''
 A scheduler writes its rates into the parameter groups that it was given. Where a wrapper has copied or
@@ -31,7 +31,9 @@ before this step, or a rate set by hand since the last scheduler step, leave the
 differs but moves, that followed the schedule earlier in this launch, or that was once changed right after a
 step, is set by hand after the schedule (a lower bound, a dampened warm-up, a constant): that is not judged.
 A launch in which a bound holds the rate from its first update on looks the same as a detached schedule;
-declare min_learning_rate, and the bound is known.
+declare min_learning_rate, and the bound is known. A log holds no position of the scheduler: there a schedule
+must be declared whose rate would have changed four times over by the last record, while the log's never did;
+that is a warning, because what was declared may be another run's.
 '''
 references = [
     "microsoft/dp-transformers#43",
@@ -42,6 +44,7 @@ references = [
 
 [params]
 tolerance = 1e-6
+times = 4
 */
 WITH bounds AS (
     SELECT run_id,
@@ -92,6 +95,56 @@ judged AS (
            ) AS followed,
            coalesce(learning_rate <= lowest_rate * (1 + $tolerance), FALSE) AS bounded
     FROM pairs
+),
+-- What a log declares, and the share of the peak that a schedule of that shape has at each of its steps.
+declared AS (
+    SELECT run_id,
+           launch,
+           any_value(schedule) AS schedule,
+           max(coalesce(schedule_updates, planned_updates)) AS length,
+           coalesce(max(warmup_updates), 0) AS warmup,
+           coalesce(max(schedule_power), 1) AS power,
+           coalesce(max(min_learning_rate), 0) AS lowest_rate
+    FROM runs
+    WHERE format <> 'ledger'
+      AND schedule IN ('linear', 'cosine', 'polynomial', 'inverse_sqrt')
+    GROUP BY ALL
+),
+shares AS (
+    SELECT w.run_id,
+           w.launch,
+           w.optimizer,
+           w.attempt_id,
+           w.learning_rate_max AS rate,
+           d.* EXCLUDE (run_id, launch),
+           greatest(0, least(1, (d.length - w.attempt_id) / nullif(d.length - d.warmup, 0))) AS left_over,
+           CASE
+               WHEN w.attempt_id < d.warmup THEN w.attempt_id / d.warmup
+               WHEN d.schedule = 'inverse_sqrt' THEN sqrt(nullif(d.warmup, 0) / w.attempt_id)
+               WHEN d.schedule = 'cosine' THEN (1 - cos(pi() * left_over)) / 2
+               WHEN d.schedule = 'polynomial' THEN left_over ** d.power
+               ELSE left_over
+           END AS share
+    FROM windows AS w
+    JOIN declared AS d USING (run_id, launch)
+    WHERE w.learning_rate_max IS NOT NULL
+),
+logged AS (
+    SELECT run_id,
+           launch,
+           optimizer,
+           max(attempt_id) AS attempt_id,
+           count(*) AS records,
+           min(rate) AS lowest,
+           max(rate) AS highest,
+           min(share) AS smallest,
+           max(share) AS largest,
+           max_by(share, attempt_id) AS last_share,
+           any_value(schedule) AS schedule,
+           any_value(length) AS length,
+           any_value(lowest_rate) AS lowest_rate
+    FROM shares
+    GROUP BY run_id, launch, optimizer
 )
 SELECT run_id,
        launch,
@@ -110,5 +163,31 @@ SELECT run_id,
            learning_rate,
            coalesce(position_before::VARCHAR, 'unknown'),
            schedule_before
-       ) AS message
+       ) AS message,
+       'error' AS severity
 FROM judged
+UNION ALL
+SELECT run_id,
+       launch,
+       optimizer,
+       attempt_id,
+       NULL AS rank,
+       CASE
+           WHEN highest > lowest THEN FALSE
+           WHEN records >= 3 AND largest > $times * smallest AND highest > lowest_rate * (1 + $tolerance)
+           THEN TRUE
+       END AS fault,
+       highest AS observed,
+       NULL AS expected,
+       format(
+           'the rate is {:.6g} in all {:,} records up to step {:,}, where the declared {} schedule{} '
+           || 'falls to {:.3g} % of its peak by then; what was declared may be another run''s',
+           highest,
+           records,
+           attempt_id,
+           schedule,
+           coalesce(format(' of {:,} updates', length), ''),
+           100 * last_share
+       ) AS message,
+       'warning' AS severity
+FROM logged

@@ -37,7 +37,9 @@ Where the peak was not declared the highest rate up to the end of the warm-up co
 has not come that far is not judged unless a lower rate came after the first. A group that rises while
 another stands still is a warm-up too. A warm-up that is declared later than the first update belongs to
 another stage; one counted in something else than updates, or declared for several optimizers at once, is
-not judged.
+not judged. In a log the first record stands for the first update where it lies in the first half of the
+declared warm-up: some logs write the rate that was used and some the next one, and a warm-up of a few steps
+may be over by the first record.
 '''
 references = [
     "deepspeedai/DeepSpeed#7303",
@@ -64,6 +66,7 @@ WITH declarations AS (
 setups AS (
     SELECT r.run_id,
            r.launch,
+           any_value(r.format) = 'ledger' AS is_ledger,
            CASE
                WHEN max(d.warmup_from) IS NULL THEN max(r.warmup_updates)
                WHEN max(d.warmup_from) = 0 THEN max(d.warmup)
@@ -82,10 +85,11 @@ setups AS (
 ),
 first_updates AS (
     SELECT u.run_id, u.launch, u.optimizer, u.attempt_id, u.rank, u.learning_rate, u.learning_rates,
-           s.warmup, s.peak, s.in_updates, s.several_optimizers
+           s.warmup, s.peak, s.in_updates, s.several_optimizers, s.is_ledger
     FROM updates AS u
     JOIN setups AS s USING (run_id, launch)
-    WHERE u.optimizer_update_id = 1
+    -- A log may write every tenth step alone, or the rate of the step after it.
+    WHERE CASE WHEN s.is_ledger THEN u.optimizer_update_id = 1 ELSE u.attempt_id + 1 <= s.warmup / 2 END
       AND u.applied IS NOT FALSE
       AND s.warmup > 1
     QUALIFY row_number() OVER (PARTITION BY u.run_id, u.launch, u.optimizer ORDER BY u.attempt_id, u.rank) = 1
@@ -94,8 +98,8 @@ warmups AS (
     SELECT f.run_id,
            f.launch,
            f.optimizer,
-           max(u.optimizer_update_id) AS seen,
-           min_by(u.learning_rate, u.optimizer_update_id) AS next_rate,
+           max(CASE WHEN f.is_ledger THEN u.optimizer_update_id ELSE u.attempt_id END) AS seen,
+           min_by(u.learning_rate, u.attempt_id) AS next_rate,
            min(u.learning_rate) < f.learning_rate * (1 - $tolerance) AS falls,
            coalesce(
                bool_or(list_bool_or(list_transform(
@@ -106,7 +110,8 @@ warmups AS (
     FROM first_updates AS f
     JOIN updates AS u
         ON u.run_id = f.run_id AND u.launch = f.launch AND u.optimizer = f.optimizer AND u.rank = f.rank
-       AND u.optimizer_update_id BETWEEN 2 AND f.warmup + 1
+       AND u.attempt_id > f.attempt_id
+       AND CASE WHEN f.is_ledger THEN u.optimizer_update_id ELSE u.attempt_id END BETWEEN 2 AND f.warmup + 1
     GROUP BY f.run_id, f.launch, f.optimizer, f.learning_rate
 ),
 judged AS (
@@ -134,7 +139,11 @@ SELECT run_id,
        CASE
            WHEN fault
            THEN format(
-               'the first update ran at {:.6g}, {}, although a warm-up of {} updates is declared{}',
+               '{} ran at {:.6g}, {}, although a warm-up of {} updates is declared{}',
+               CASE
+                   WHEN is_ledger OR attempt_id = 1 THEN 'the first update'
+                   ELSE format('the first logged update, {:,},', attempt_id)
+               END,
                learning_rate,
                CASE
                    WHEN peak IS NOT NULL THEN format('where the declared peak is {:.6g}', peak)

@@ -75,8 +75,8 @@ pairs AS (
 seconds AS (
     SELECT *,
            CASE
-               WHEN NOT paired THEN FALSE
-               WHEN accumulation_inferred IS NOT TRUE
+               WHEN NOT paired AND held IS NOT NULL THEN FALSE
+               WHEN accumulation_inferred IS NOT TRUE AND held IS NOT NULL AND held_before IS NOT NULL
                THEN held < accumulation_steps
                     AND held_before < steps_before
                     AND (held + held_before <= accumulation_steps OR NOT some_full)

@@ -92,6 +92,7 @@ SELECT run_id,
        attempt_id,
        rank,
        CASE
+           WHEN leftover_microbatches IS NULL THEN NULL
            WHEN leftover_microbatches = 0 OR NOT finished OR shares THEN FALSE
            WHEN finished THEN leftover_microbatches > 0
        END AS fault,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from accumaudit.demo.data import Batch
 from accumaudit.demo.loop import Loop, Settings, Window
 from accumaudit.demo.registry import fault
 from accumaudit.demo.variants.averages import Averaging
+from accumaudit.demo.variants.resumption import Reporting
 
 
 @fault("ACC801", ranks=(1,))
@@ -64,6 +65,14 @@ class DuplicatedRecords(Loop):
         super().train()
         for ledger in self.log_dir.glob(f"rank-*/{self.rank:05}.*.jsonl"):
             shutil.copy(ledger, ledger.with_name(f"backup-of-{ledger.name}"))
+
+
+@fault("ACC808")
+class RunStoppedShort(Reporting):
+    """The plan counts all epochs, and the loop counts them from 1 and leaves the last one out."""
+
+    def train_epochs(self, epochs: Iterable[int]) -> None:
+        super().train_epochs([epoch for epoch in epochs if epoch > 0])
 
 
 @fault("ACC807")

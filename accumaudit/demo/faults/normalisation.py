@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its name everywhere
 
 from accumaudit.demo.data import IGNORED, Batch
-from accumaudit.demo.loop import Loop, Window
+from accumaudit.demo.loop import Loop, Settings, Window
 from accumaudit.demo.registry import fault
 
 
@@ -85,6 +85,26 @@ class LossTermDenominators(Loop):
         main = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
         ahead = F.cross_entropy(logits[:-1], labels[1:], ignore_index=IGNORED) / len(window.batches)
         return main * self.world_size / window.tokens + 0.3 * ahead
+
+
+@fault(
+    "ACC108",
+    settings=Settings(
+        accumulation_steps=2, batch_size=1, batches=8, epochs=16, learning_rate=1e-4, max_grad_norm=None
+    ),
+)
+class NormTracksTokens(Loop):
+    """A loss that no hook knows is summed and divided by a constant: updates with long answers weigh more."""
+
+    def loss(self, batch: Batch, window: Window) -> Tensor:
+        logits, labels = self.forward(batch)
+        scored = labels != IGNORED
+        answers = labels.where(scored, 0).unsqueeze(1)
+        return -(logits.log_softmax(1).gather(1, answers).squeeze(1) * scored).sum() / 100
+
+    def step(self, window: Window) -> None:
+        super().step(window)
+        self.audit.report(global_valid_tokens=window.tokens)
 
 
 @fault("ACC109")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import accumaudit
 from accumaudit.demo.checkpoints import State
 from accumaudit.demo.data import Batch
 from accumaudit.demo.loop import Loop, Settings, Window
@@ -66,6 +68,21 @@ class DetachedSchedule(Loop):
     def advance_schedule(self, window: Window) -> None:
         with against_advice():
             super().advance_schedule(window)
+
+
+@fault("ACC305", settings=Settings(epochs=8))
+class ScheduleHorizonMismatch(Loop):
+    """The schedule is planned for the micro-batches of the run, four times its updates."""
+
+    def attach(self, **instead: Any) -> accumaudit.Audit:
+        audit = super().attach(**instead)
+        audit.declare(min_learning_rate=0.0)
+        return audit
+
+    def rate(self, update: int) -> float:
+        warmup = self.settings.warmup_updates or 0
+        planned = self.settings.batches * self.settings.epochs
+        return super().rate(update) if update < warmup else (planned - update) / (planned - warmup)
 
 
 @fault("ACC306", launches=2)

@@ -166,7 +166,9 @@ def _render_findings(timeline: Timeline, page: Page) -> None:
             continue
         head = f"{verdict.code} {verdict.name}"
         page.line((f"{verdict.severity} ", COLOURS[verdict.severity]), (head, "bold"))
-        page.wrapped(printable(f"{updates(verdict.finding)}: {verdict.finding.message}"), head="  ")
+        page.wrapped(
+            printable(f"{updates(verdict.finding, timeline.run)}: {verdict.finding.message}"), head="  "
+        )
     for verdict in timeline.run.with_status(BROKEN):
         page.line(("broken rule ", COLOURS["broken"]), (f"{verdict.code} {verdict.name}", "bold"))
         page.wrapped(printable(verdict.reason or ""), head="  ")
