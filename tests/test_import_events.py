@@ -9,7 +9,8 @@ from typing import Final
 
 import pytest
 
-from accumaudit.importers import Log, epoch_steps, event_file
+from accumaudit.importers import Log
+from accumaudit.importers.formats import epoch_steps, event_file
 from accumaudit.importers.records import Records
 from accumaudit.ledger.reader import read_ledger
 from tests.event_files import event, framed, simple, steps, text, version, write_events

@@ -253,6 +253,21 @@ class TestStdout:
         )
         assert log.column("attempt_id", "reported_loss") == [(10, 10.5), (20, 20.5), (30, 30.5), (40, 40.5)]
 
+    def test_bars_belong_to_their_entries_wherever_the_text_is_parted(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one = "".join(
+            f"\n\r 5%|  | {step - 1}/88 [00:01<00:09]\n\r    \r"
+            f"{{'loss': '{step}.5', 'grad_norm': '1'}}\n\r 9%|  | {step}/88 [00:01<00:09]"
+            for step in range(7, 88, 9)
+        )
+        text = f"{one}\n{{'train_runtime': '1.5', 'epoch': '1'}}\n{one}\n"
+        for size in (1, 40, 90):
+            monkeypatch.setattr("accumaudit.importers.reading.log.BLOCK", size)
+            log = stdout(tmp_path, text)
+            assert log.column("reported_global_step") == [*range(7, 88, 9)] * 2
+            assert [run["planned_updates"] for run in log.runs] == [88, 88]
+
     def test_other_bars_and_settings_are_passed_over(self, tmp_path: Path) -> None:
         noise = "{'loss': 'mse'}\n{'fp16': {'loss_scale': 0}}\rLoading: 100%|█| 2/2 [00:07<00:00, 3.5s/it]\n"
         evaluation = "".join(f"\r| {batch}/7 [00:00<00:00]" for batch in range(8))

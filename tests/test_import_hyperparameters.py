@@ -9,7 +9,7 @@ import pytest
 
 from accumaudit.importers import Log, Options, arguments
 from accumaudit.importers.hyperparameters import declared, facts
-from accumaudit.importers.log import LogError
+from accumaudit.importers.reading.log import LogError
 
 SAME = {
     "accumulation_steps": 4,

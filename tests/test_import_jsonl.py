@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from accumaudit.importers import Log
-from accumaudit.importers.jsonl import LONGEST_OBJECT, objects
+from accumaudit.importers.reading.jsonl import LONGEST_OBJECT, objects
 from accumaudit.importers.records import Records
 
 

@@ -54,6 +54,17 @@ class TestLightning:
         assert log.column("attempt_id", "reported_global_step") == [(10, 10), (20, 20), (30, 30)]
         assert "runtime" not in log.runs[0]
 
+    def test_the_rate_of_each_micro_batch_is_no_second_writer(self, tmp_path: Path) -> None:
+        path = tmp_path / "metrics.csv"
+        rows = "".join(
+            f",{rate},{step},\n" * 3 + f"0,,{step},{3 - step}\n" for step, rate in enumerate((2, 1))
+        )
+        path.write_text(f"epoch,lr-AdamW,step,train_loss\n{rows}")
+        log = imported(path)
+        assert log.column("attempt_id", "learning_rate", "reported_loss") == [(1, 2.0, 3.0), (2, 1.0, 2.0)]
+        path.write_text("epoch,lr-AdamW,step,train_loss\n,2,0,\n,2,0,\n0,,0,3\n0,,0,3.5\n")
+        assert imported(path).column("reported_loss") == [3.0, 3.5]
+
     def test_a_row_that_was_torn_costs_itself(self, tmp_path: Path) -> None:
         path = tmp_path / "metrics.csv"
         path.write_text('epoch,step,train_loss\n0,4,3.5\n0,9,3.4\n0,"14,3.3\n0,x,3.2\n0,19,3.1\n0,24')

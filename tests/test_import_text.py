@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from accumaudit import importers
-from accumaudit.importers import fields, grep
-from accumaudit.importers.log import BLOCK, Log
+from accumaudit.importers.reading import fields, grep
+from accumaudit.importers.reading.log import BLOCK, Log
 from accumaudit.importers.records import Records
 from accumaudit.ledger import columns
 from accumaudit.ledger.reader import read_ledger

@@ -30,15 +30,20 @@ class Log:
     rows: Logged
     planned: int | None = 2_000
     finished: bool = True
+    end: int | None = None
+    """The last step, where it has no record."""
+    epochs: int | None = None
+    """Updates of each, where it tells them."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        last = self.rows[-1][0]
+        last = self.end or self.rows[-1][0]
         lines: list[dict[str, Any]] = []
         for place, (step, rate) in enumerate(self.rows):
             loss = 2.0 + 0.01 * (place % 7)
-            lines.append({"current_steps": step, "total_steps": self.planned, "loss": loss, "lr": rate})
+            line = {"current_steps": step, "total_steps": self.planned, "loss": loss, "lr": rate}
+            lines.append(line | ({"epoch": step / self.epochs} if self.epochs else {}))
         if self.finished:
             lines.append({"current_steps": last, "total_steps": self.planned})
         text = "".join(json.dumps(line) + "\n" for line in lines)
@@ -88,6 +93,18 @@ def test_honest_logs_are_silent(tmp_path: Path) -> None:
             logged(transformers_cosine(1e-4, 1, 20), 20, every=1, habit=1),
             planned=20,
             arguments={"lr_scheduler_type": "cosine", "warmup_steps": 1, "learning_rate": 1e-4},
+        ),
+        "the end far behind the last record": Log(
+            logged(transformers_cosine(1e-4, 0, 88), 88),
+            planned=88,
+            end=88,
+            arguments={"lr_scheduler_type": "cosine", "warmup_steps": 0, "learning_rate": 1e-4},
+        ),
+        "no end is told": Log(
+            logged(transformers_cosine(1e-4, 0, 88), 88),
+            planned=88,
+            finished=False,
+            arguments={"lr_scheduler_type": "cosine", "warmup_steps": 0, "learning_rate": 1e-4},
         ),
         "the end between two records": Log(logged(transformers_cosine(1e-4, 0, 2_004), 2_004), planned=2_004),
     }
@@ -174,6 +191,7 @@ def test_a_second_rise_is_found(tmp_path: Path) -> None:
 def test_a_run_that_stopped_short_is_found(tmp_path: Path) -> None:
     logs = {
         "far": Log(logged(COSINE, 1_505, every=5)),
+        "an epoch before its end": Log(logged(COSINE, 1_500), end=1_505, epochs=500),
         "by one": Log(logged(COSINE, 1_999, every=1)),
         "between two records": Log(logged(COSINE, 1_990), planned=1_995),
         "without an end": Log(logged(COSINE, 1_000), finished=False),
@@ -182,6 +200,9 @@ def test_a_run_that_stopped_short_is_found(tmp_path: Path) -> None:
     found = findings(tmp_path, logs)
     assert found == {
         "far": {"ACC808": "warning: the run finished with 1,505 of 2,000 updates"},
+        "an epoch before its end": {
+            "ACC808": "warning: the run finished with 1,505 of 2,000 updates, epoch 3 at 1,500"
+        },
         "by one": {"ACC808": "note: the run finished with 1,999 of 2,000 updates"},
         "between two records": {},
         "without an end": {"ACC808": "note: the record ends at 1,000 of 2,000 updates"},
@@ -216,6 +237,8 @@ def test_epochs_that_are_missing_are_explained(tmp_path: Path) -> None:
     # 807 micro-batches at 4: 201 whole windows an epoch, and 201.75 that the loop makes of them.
     state(tmp_path / "tails", steps=2_010, planned=2_010, epochs=10, epoch=2_010 * 4 / 807)
     state(tmp_path / "even", steps=2_000, planned=2_000, epochs=10, epoch=10.0)
+    # The last record is of update 50, and epoch 4.55.
+    state(tmp_path / "behind the last record", steps=55, planned=55, epochs=5, epoch=5.0)
     # The plan is one of updates, and the epochs follow from it.
     state(tmp_path / "updates", steps=2_000, planned=2_000, epochs=10, epoch=9.3)
     state(tmp_path / "checkpoint", steps=1_000, planned=2_010, epochs=10, epoch=4_000 / 807, finished=False)
@@ -228,12 +251,14 @@ def test_epochs_that_are_missing_are_explained(tmp_path: Path) -> None:
         "tails": "9.96 of 10 epochs: 807 micro-batches are no multiple of 4, and 2,010 updates of 4 take "
         "8,040 of 8,070",
         "even": None,
+        "behind the last record": None,
         "updates": None,
         "checkpoint": None,
         "under one update": None,
     }
     assert {name: verdict.status for name, [verdict] in runs.items() if verdict.finding is None} == {
         "even": "passed",
+        "behind the last record": "passed",
         "updates": "passed",
         "checkpoint": "not_checked",
         "under one update": "passed",

@@ -199,6 +199,33 @@ def test_the_last_decay_of_wsd_tells_and_its_plateau_does_not(curve: str, fall: 
     assert behind(rows, fit) == {10: 0, 4_010: 1, 4_500: 2}
 
 
+def test_a_log_may_begin_on_the_plateau() -> None:
+    rows = logged(stable_then(lambda done: 1 - done, 1e-3, 7, 88, 30), 80, habit=1)
+    fit = recognised(rows, shape="wsd", warmup=7, updates=88, decay=30, peak=1e-3)
+    assert behind(rows, fit) == {60: 1}
+
+
+def test_what_was_lost_on_the_plateau_is_told_by_a_declared_total() -> None:
+    schedule = stable_then(lambda done: 0.5 * (1 + math.cos(math.pi * done)), 1e-3, 7, 200, 30)
+    rows = logged(schedule, 200, every=1, skips=(41, 60, 100, 196))
+    assert behind(rows, recognised(rows, updates=200, warm_up="from zero")) == {1: 0, 174: 3, 196: 4}
+
+
+def test_what_was_lost_in_the_warm_up_is_told_without_a_total() -> None:
+    skips = (16, 85, 145)
+    rows = logged(transformers_cosine(1e-3, 20, 300), 300, every=1, habit=1, skips=skips)
+    fit = recognised(rows)
+    assert fit is not None
+    assert (fit.schedule.start, fit.schedule.updates) == (20, 300)
+    assert behind(rows, fit) == {1: 1, 17: 2, 86: 3, 146: 4}
+
+
+def test_few_digits_prove_no_loss_where_another_length_has_them_all() -> None:
+    # Each step is one of the last digit: a line of 105 and one of 104 that waits once look the same.
+    rows = logged(stable_then(lambda done: 1 - done, 1e-3, 20, 300, 100), 300, every=1, habit=1)
+    assert recognised([(step, float(f"{rate:.6g}")) for step, rate in rows]) is None
+
+
 def test_a_polynomial_is_found_where_it_is_declared() -> None:
     rows = logged(torch_polynomial(1e-3, 5_000, 2.0), 5_000)
     assert recognised(rows, updates=5_000) is None
@@ -263,6 +290,7 @@ COSINE_OF_50 = transformers_cosine(1e-3, 0, 50)
     [
         every_ten(lambda attempt: 1e-3 * 0.5 ** (attempt // 600)),
         every_ten(lambda attempt: 5e-4 * (1 + math.cos(math.pi * (attempt % 1_000) / 1_000))),
+        every_ten(lambda attempt: 5e-4 * (1 + math.cos(math.pi * ((attempt - 10) % 1_000) / 1_000))),
         every_ten(lambda attempt: COSINE_OF_50(attempt // 100)),
         every_ten(lambda attempt: 1e-3 * 0.999**attempt),
         every_ten(lambda attempt: digits(4)(1e-3 * 0.999**attempt)),
@@ -277,6 +305,7 @@ COSINE_OF_50 = transformers_cosine(1e-3, 0, 50)
     ids=[
         "plateaus",
         "warm restarts",
+        "warm restarts that are logged at their peaks",
         "a step an epoch",
         "exponential",
         "exponential in print",

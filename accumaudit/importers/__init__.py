@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from accumaudit.importers import (
+from accumaudit.importers.format import Format
+from accumaudit.importers.formats import (
     build_nanogpt,
     deepspeed,
     fairseq,
@@ -31,8 +32,7 @@ from accumaudit.importers import (
     torchtitan,
     wandb,
 )
-from accumaudit.importers.format import Format
-from accumaudit.importers.log import Log, LogError, Options
+from accumaudit.importers.reading.log import Log, LogError, Options
 from accumaudit.importers.recognition import Recognised
 from accumaudit.importers.recognition import recognise as _recognise
 from accumaudit.importers.records import Records

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from accumaudit.importers import table
-from accumaudit.importers.log import HEAD, Log, text_of
+from accumaudit.importers.reading import table
+from accumaudit.importers.reading.log import HEAD, Log, text_of
 
 LONGEST_ERROR: Final = 160
 """Characters of an error that a message repeats."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from accumaudit.importers.log import HEAD, Log, LogError
+from accumaudit.importers.reading.log import HEAD, Log, LogError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -116,7 +116,7 @@ def _of_json(text: str) -> dict[str, Any]:
 def _of_yaml(text: str) -> dict[str, Any]:
     if len(text) > LONGEST_YAML:
         return {}
-    from accumaudit.importers import plain_yaml  # most audits need none
+    from accumaudit.importers.reading import plain_yaml  # most audits need none
 
     found = plain_yaml.load(text)
     return flat(found) if isinstance(found, dict) else {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from accumaudit.importers.log import Log
+from accumaudit.importers.reading.log import Log
 from accumaudit.importers.records import Records
 
 

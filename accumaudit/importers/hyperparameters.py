@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from accumaudit.importers import arguments
-from accumaudit.importers.log import Log
-from accumaudit.importers.values import number, whole
+from accumaudit.importers.reading.log import Log
+from accumaudit.importers.reading.values import number, whole
 
 Value = TypeVar("Value")
 

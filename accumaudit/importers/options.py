@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from accumaudit.importers.log import LogError, Options
+from accumaudit.importers.reading.log import LogError, Options
 from accumaudit.ledger.schema import UPDATE_FIELDS
 
 STEP: Final = "step"

@@ -8,7 +8,7 @@ from typing import Final
 
 from accumaudit.importers.appearance import describe
 from accumaudit.importers.format import Format
-from accumaudit.importers.log import SEARCHED, Log, LogError
+from accumaudit.importers.reading.log import SEARCHED, Log, LogError
 
 _LEDGER: Final = re.compile(rb'"record"\s*:\s*"(?:run|update|mark)"')
 _BINARY: Final = re.compile(rb"[\x01-\x06\x0e-\x1a\x7f]")

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from accumaudit.importers.log import LogError
-from accumaudit.importers.values import LARGEST
+from accumaudit.importers.reading.log import LogError
+from accumaudit.importers.reading.values import LARGEST
 from accumaudit.ledger.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:

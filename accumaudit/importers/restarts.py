@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
-from accumaudit.importers.log import LogError
+from accumaudit.importers.reading.log import LogError
 
 AHEAD: Final = 128
 """Records after a step back that are looked at."""

@@ -345,9 +345,7 @@ def _falls_by_pace(
         if general.curve == "inverse_sqrt":
             yield length, length
         else:
-            yield from (
-                (start, length) for start in sorted(possible) if earliest <= start <= first
-            )
+            yield from ((start, length) for start in sorted(possible) if earliest <= start <= first)
 
 
 def _progress(general: Schedule, rates: Numbers) -> Numbers:

@@ -139,8 +139,8 @@ judged AS (
                WHEN planned IS NULL OR done IS NULL OR NOT in_updates OR several_optimizers THEN NULL
                WHEN coalesce(misses_epochs, FALSE) AND finished IS NOT FALSE THEN TRUE
                WHEN done >= planned THEN FALSE
-               -- The last steps of a finished run fall between two records.
-               WHEN finished AND done % every = 0 AND planned - done < every THEN FALSE
+               -- The last steps of a run fall between two records.
+               WHEN finished IS NOT FALSE AND done % every = 0 AND planned - done < every THEN FALSE
                ELSE TRUE
            END AS fault
     FROM measured

@@ -32,7 +32,12 @@ ROUNDS = 2
 STEPS = 100_000
 """Of the event file."""
 MODULE = "tests.benchmarks.bench_import"
-MODULES = ("accumaudit.importers.fields", "accumaudit.importers.grep", "accumaudit.importers.arrow", "pandas")
+MODULES = (
+    "accumaudit.importers.reading.fields",
+    "accumaudit.importers.reading.grep",
+    "accumaudit.importers.arrow",
+    "pandas",
+)
 """What importers load late."""
 
 

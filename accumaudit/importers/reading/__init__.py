@@ -1,0 +1,1 @@
+"""Files, lines, cells and numbers, whatever the bytes are."""
