@@ -12,17 +12,6 @@ entry is NULL. An integer beyond 53 bits is NULL. All tables of records have the
   file, line       the place of the record; line counts the lines of a ledger's file that are not blank,
                    and all lines of a foreign log
   place            the order in which the records were read
-
-Two more tables are built after these, from the rates (accumaudit/schedules): a row per run_id, launch and
-optimizer of which a rate is known that moves, and one for each of its rates in a log. A ledger tells the
-scheduler's position itself: there the schedule alone is looked for, in the last launch, once it has finished.
-  schedules   schedule (as declared, else as recognised), declared (shape and length are), fits: all rates are on
-              this one schedule, at whole positions that fall behind the steps but never run ahead. Where it fits:
-              warmup_updates, schedule_updates (its length, warm-up included; NULL where it has no end),
-              decay_updates (of wsd), peak, minimum, power, habit (1: the log writes the rate that was used,
-              0: the one of the next step). Where it does not, or another schedule fits as well: NULL
-  positions   attempt_id, position (steps that the schedule had made by then; NULL where the rate is flat or is
-              printed too coarsely to tell it from the next), lag (attempt_id - habit - position)
 */
 
 -- A sum over the ranks with different tokens: NULL where one is unknown, and where there is none. NaN spreads as
@@ -549,6 +538,30 @@ LEFT JOIN digests USING (run_id, launch, optimizer, attempt_id)
 LEFT JOIN probes USING (run_id, launch, optimizer, attempt_id)
 LEFT JOIN habits USING (run_id, launch, optimizer)
 LEFT JOIN averaging USING (run_id, launch, optimizer);
+
+-- schedules: a row per run_id, launch and optimizer whose rates move --------------------------------------
+-- Filled from the rates (accumaudit/schedules): of all foreign logs, and of the last launch of a ledger that finished.
+--   schedule               as declared, else as recognised
+--   declared               its shape and length are declared
+--   fits                   all rates are on this one schedule, at whole positions that fall behind the steps but never
+--                          run ahead; only then the following are known
+--   warmup_updates, schedule_updates (the length, warm-up included), decay_updates (of wsd), peak, minimum, power
+--   habit                  1 where the log gives the rate that was used, 0 where the one of the next step
+
+CREATE TABLE schedules (
+    run_id VARCHAR, launch BIGINT, optimizer BIGINT, schedule VARCHAR, declared BOOLEAN, fits BOOLEAN,
+    warmup_updates BIGINT, schedule_updates BIGINT, decay_updates BIGINT, peak DOUBLE, minimum DOUBLE, power DOUBLE,
+    habit BIGINT
+);
+
+-- positions: a row per record of a foreign log whose schedule fits -----------------------------------------
+--   position               steps that the schedule had made by then; NULL where the rate is flat or printed too
+--                          coarsely to tell it from the next
+--   lag                    attempt_id - habit - position
+
+CREATE TABLE positions (
+    run_id VARCHAR, launch BIGINT, optimizer BIGINT, attempt_id BIGINT, position BIGINT, lag BIGINT
+);
 
 DROP MACRO rank_total; DROP MACRO fits; DROP MACRO off; DROP VIEW run_records; DROP VIEW mark_records;
 DROP TABLE declared; DROP TABLE run_lines; DROP TABLE loss_stages; DROP TABLE layouts; DROP TABLE joined;

@@ -12,6 +12,7 @@ from accumaudit import importers
 from accumaudit.cli import main
 from accumaudit.cli.inputs import SHOWN
 from accumaudit.importers import Log
+from accumaudit.importers.recognition import QUOTES, Recognised
 from tests.real_logs import real_logs
 
 LOG = "".join(
@@ -73,6 +74,24 @@ def test_what_a_text_looks_like(name: str, tmp_path: Path) -> None:
     recognised = importers.recognise(Log(path))
     assert recognised.format is None
     assert recognised.looks_like == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("README.md", "The log tells ` iteration 10/ 90 | lm loss: 2.5 |`.\n"),
+        ("guide.rst", ".. code::\n\n   iter 0: loss 4.6810, time 52.57ms, mfu 7.09%\n"),
+        ("test_parse.py", "LOG = '''\niter 0: loss 4.6810, time 52.57ms, mfu 7.09%\n'''\n"),
+        ("chat.jsonl", '{"messages": [{"content": "{\'loss\': 1.0, \'learning_rate\': 1e-5}"}]}\n'),
+    ],
+)
+def test_what_quotes_a_log_is_none(name: str, text: str, tmp_path: Path) -> None:
+    """Else the records of an example would be judged."""
+    path, log = tmp_path / name, tmp_path / "log.txt"
+    path.write_text(text, encoding="utf-8")
+    assert importers.recognise(Log(path)) == Recognised(looks_like=QUOTES)
+    log.write_text(text if name != "chat.jsonl" else text.replace("messages", "log"), encoding="utf-8")
+    assert importers.recognise(Log(log)).format is not None
 
 
 def test_a_long_text_is_told_by_its_end(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ def command(
 ) -> None:
     """Ask the tables of a run one question in SQL.
 
-    The tables are runs, updates, microbatches, windows, marks, duplicates and superseded.
+    The tables are runs, updates, microbatches, windows, marks, duplicates, superseded, schedules and
+    positions.
     `DESCRIBE windows` lists the columns of one. Nothing outside them can be read or written.
     """
     found = find_settings(Path.cwd())

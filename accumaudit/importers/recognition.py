@@ -1,4 +1,4 @@
-"""Tells what a file is by what it holds, never by its name alone."""
+"""Tells what a file is by what it holds; its name can only tell that what it holds is quoted."""
 
 from __future__ import annotations
 
@@ -8,10 +8,26 @@ from typing import Final
 
 from accumaudit.importers.appearance import describe
 from accumaudit.importers.format import Format
+from accumaudit.importers.reading import table
 from accumaudit.importers.reading.log import SEARCHED, Log, LogError
+
+QUOTES: Final = "it quotes a log, as documents, programs and data sets do; rename it if it is one itself"
+"""What is said of a text that holds records, and is no log."""
 
 _LEDGER: Final = re.compile(rb'"record"\s*:\s*"(?:run|update|mark)"')
 _BINARY: Final = re.compile(rb"[\x01-\x06\x0e-\x1a\x7f]")
+_QUOTING: Final = frozenset(
+    (
+        *(".md", ".markdown", ".rst", ".adoc", ".tex", ".html", ".py", ".pyi", ".sh", ".diff", ".patch"),
+        *(".c", ".h", ".cc", ".cpp", ".cu", ".js", ".ts", ".rs", ".go"),
+    )
+)
+"""How names of documents and of programs end."""
+
+_ASKED: Final = frozenset(
+    ("messages", "conversations", "prompt", "instruction", "question", "text", "content")
+)
+"""What the fields of data sets are called that hold what people or models wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +51,16 @@ def recognise(log: Log, formats: tuple[Format, ...]) -> Recognised:
     if _is_binary(head):
         return Recognised(looks_like="a binary file", is_text=False)
     of_text = _format_of_text(log, formats)
-    return Recognised(of_text) if of_text is not None else Recognised(looks_like=describe(log))
+    if of_text is None:
+        return Recognised(looks_like=describe(log))
+    return Recognised(looks_like=QUOTES) if _only_quotes(log) else Recognised(of_text)
+
+
+def _only_quotes(log: Log) -> bool:
+    """Programs can be told by their names alone: some logs begin with the source of their training."""
+    if log.path.suffix.lower() in _QUOTING:
+        return True
+    return any(_ASKED & found.keys() for found in table.first_objects(log.head)[:1])
 
 
 def _is_binary(head: bytes) -> bool:

@@ -139,7 +139,7 @@ def _build_tables(connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSourc
         # Quicker to ask, and the room is there.
         tables = re.sub(r"CREATE VIEW (updates|duplicates|superseded)\b", r"CREATE TABLE \1", tables)
     connection.execute(tables)
-    schedules.build(connection)
+    schedules.fill(connection)
     return named
 
 

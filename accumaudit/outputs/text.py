@@ -101,6 +101,8 @@ def _render_run(run: RunReport, page: _Page, *, brief: bool) -> None:
 def _size(run: RunReport) -> str:
     """How much of the run was read."""
     if run.is_foreign:
+        if not run.recorded:
+            return f"{run.title}, no updates"
         steps = f", {plural(run.skipped, 'step')} skipped" if run.skipped else ""
         return f"{run.title}, {plural(run.recorded, 'record')} of {plural(run.attempts, 'step')}{steps}"
     parts = [plural(run.updates, "update")]

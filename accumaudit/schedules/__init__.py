@@ -6,7 +6,7 @@ from typing import Final
 
 import duckdb
 
-__all__ = ["build"]
+__all__ = ["fill"]
 
 PROOF: Final = 20
 """Different rates in the fall that must all be those of a schedule which was not declared."""
@@ -20,16 +20,6 @@ OWN: Final = 2_000
 ALL: Final = 1_000_000
 """Rates of all runs together."""
 
-_TABLES: Final = """
-CREATE TABLE schedules (
-    run_id VARCHAR, launch BIGINT, optimizer BIGINT, schedule VARCHAR, declared BOOLEAN,
-    warmup_updates BIGINT, schedule_updates BIGINT, decay_updates BIGINT,
-    peak DOUBLE, minimum DOUBLE, power DOUBLE, habit BIGINT, fits BOOLEAN
-);
-CREATE TABLE positions (
-    run_id VARCHAR, launch BIGINT, optimizer BIGINT, attempt_id BIGINT, position BIGINT, lag BIGINT
-);
-"""
 # Ranks that disagree have no one rate, and a rate that is the same throughout tells no position.
 _RATES: Final = """
 CREATE TEMP TABLE rates AS
@@ -57,12 +47,11 @@ WHERE every <= apart OR (last_attempt - attempt_id) % every = 0
 """
 
 
-def build(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create both tables."""
-    connection.execute(_TABLES)
+def fill(connection: duckdb.DuckDBPyConnection) -> None:
+    """Fill both tables."""
     connection.execute(_RATES, {"logged": LOGGED, "own": OWN, "all": ALL, "proof": PROOF})
     if connection.execute("FROM rates LIMIT 1").fetchone():
-        from accumaudit.schedules.tables import fill  # numpy is worth its import only where there are rates
+        from accumaudit.schedules.tables import insert  # numpy is worth its import only where there are rates
 
-        fill(connection)
+        insert(connection)
     connection.execute("DROP TABLE rates")

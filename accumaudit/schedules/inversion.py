@@ -19,6 +19,9 @@ ROUNDING: Final = 1e-11
 
 UNKNOWN: Final = np.nan
 
+PACES: Final = 60
+"""Times that the range of paces is cut by a third."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -106,22 +109,34 @@ def with_best_warm_up(
     return best[1] if best else None
 
 
-def has_them_without_a_loss(schedule: Schedule, fall: Rates, told: Flags) -> bool:
-    """Whether the same fall with another length has all these rates, and no step is lost.
+def has_them_without_a_loss(schedule: Schedule, fall: Rates, end: int | None) -> bool:
+    """Whether the same fall has all these rates with another start and length, and no step is lost.
 
-    The rate goes by it from the first to the last of those that tell a position.
+    Each rate leaves room for the progress, and the progress is to be a straight line over the updates.
+
+    Args:
+        end: where the fall is known to end.
     """
-    ends = np.flatnonzero(told)[[0, -1]]
-    progress = (schedule.position_in_fall(fall.rates[ends]) - schedule.start) / schedule.length
-    updates = fall.updates[ends]
-    length = round(float(np.ptp(updates) / np.ptp(progress)))
-    for one in (length - 1, length, length + 1):
-        start = round(float(updates[0] - one * progress[0]))
-        for begin in (start - 1, start, start + 1):
-            other = replace(schedule, start=begin, length=one)
-            if np.all(np.abs(other.falling(fall.updates) - fall.rates) <= _slack(fall, schedule.peak)):
-                return True
-    return False
+    slack = _slack(fall, schedule.peak)
+    most, least = (
+        (schedule.position_in_fall(rates) - schedule.start) / schedule.length
+        for rates in (fall.rates - slack, fall.rates + slack)
+    )
+    # It stays at the peak before the fall, and at the minimum behind it.
+    least[fall.rates + slack >= schedule.peak] = -np.inf
+    most[fall.rates - slack <= schedule.minimum] = np.inf
+    updates = fall.updates
+    if end is not None:
+        updates, least, most = (np.append(column, one) for column, one in ((updates, end), (least, 1), (most, 1)))
+    low, high = 0.5 / schedule.length, 2 / schedule.length
+
+    def room(pace: float) -> float:
+        return float(np.min(most - pace * updates) - np.max(least - pace * updates))
+
+    for _ in range(PACES):
+        third = (high - low) / 3
+        low, high = (low + third, high) if room(low + third) < room(high - third) else (low, high - third)
+    return room(low) >= -ROUNDING
 
 
 def is_orderly(behind: Numbers) -> bool:

@@ -181,30 +181,42 @@ def _fit(kind: tuple[str, str], found: Rates, parts: Parts, declared: Declared) 
     fits = [
         fit
         for schedule in _candidates(kind, parts, declared)
-        if (fit := _follows(schedule, found, parts, need, declared.warm_up))
+        if not _guesses_its_end(schedule, parts, declared)
+        and (fit := _follows(schedule, found, parts, need, declared.warm_up))
     ]
     # A declared length is preferred to others that fit as well.
     fits = [fit for fit in fits if fit.schedule.updates == declared.updates] or fits
     if not fits:
         return None
     best = min(fits, key=lambda fit: _doubts(fit, found, declared))
-    if _is_declared(best.schedule, declared):
-        return best if all(_agree(fit, best) for fit in fits) else None
-    return best if all(_agree(fit, best) for fit in fits) and _proves_its_losses(best, parts) else None
+    agreed = all(_agree(fit, best) for fit in fits)
+    return best if agreed and _proves_its_losses(best, found, parts, declared) else None
 
 
-def _is_declared(schedule: Schedule, declared: Declared) -> bool:
-    """Start and length of its fall were stated."""
-    return schedule.updates == declared.updates and (schedule.shape != "wsd" or declared.decay is not None)
-
-
-def _proves_its_losses(fit: Fit, parts: Parts) -> bool:
+def _proves_its_losses(fit: Fit, found: Rates, parts: Parts, declared: Declared) -> bool:
     """In few digits a step that is lost looks like a schedule that is a little longer."""
-    positions = fit.positions[len(fit.positions) - len(parts.fall) :]
-    told = ~np.isnan(positions)
-    if not fit.schedule.updates or np.ptp(parts.fall.updates[told] - positions[told]) == 0:
+    schedule = fit.schedule
+    behind = (found.updates - fit.positions)[~np.isnan(fit.positions)]
+    before = declared.warmup if schedule.shape != "wsd" else declared.decay
+    is_declared = before == (schedule.start if schedule.shape != "wsd" else schedule.length)
+    if not schedule.updates or np.ptp(behind) == 0 or (is_declared and schedule.updates == declared.updates):
         return True
-    return not has_them_without_a_loss(fit.schedule, parts.fall, told)
+    # The highest may as well be of a plateau.
+    below = parts.fall.some(parts.fall.rates < parts.top - parts.error)
+    end = declared.updates if schedule.updates == declared.updates else None
+    peaks = {schedule.peak, parts.top, declared.peak or parts.top}
+    return not any(
+        has_them_without_a_loss(replace(schedule, peak=peak), _thinned(below), end) for peak in peaks
+    )
+
+
+def _guesses_its_end(schedule: Schedule, parts: Parts, declared: Declared) -> bool:
+    """A line tells no minimum before it has come there."""
+    return (
+        schedule.curve == "linear"
+        and schedule.minimum not in (0.0, parts.floor, declared.minimum)
+        and schedule.updates != declared.updates
+    )
 
 
 def _agree(one: Fit, other: Fit) -> bool:

@@ -19,7 +19,7 @@ FITTED: Final = ("warmup_updates", "schedule_updates", "decay_updates", "peak", 
 """Columns that a schedule has where the rates fit it."""
 
 FROM_ZERO: Final = ("transformers", "megatron")
-"""Runtimes whose own warm-ups begin at a rate of 0."""
+"""Runtimes whose own warm-ups begin at a rate of 0; one's own schedule is declared to none."""
 
 _DECLARED: Final = """
 SELECT run_id, launch, max(schedule), max(warmup_updates), max(coalesce(schedule_updates, planned_updates)),
@@ -40,7 +40,7 @@ class _Setup:
     in_updates: bool
 
 
-def fill(connection: duckdb.DuckDBPyConnection) -> None:
+def insert(connection: duckdb.DuckDBPyConnection) -> None:
     """Fill both tables from the rates in the table `rates`."""
     schedules: list[dict[str, Any]] = []
     positions: list[pa.Table] = []
@@ -122,7 +122,7 @@ def _setups(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, int], _Set
             peak=peak,
             minimum=minimum,
             power=power,
-            warm_up="from zero" if runtime in FROM_ZERO else None,
+            warm_up="from zero" if runtime in FROM_ZERO and shape is not None else None,
             # The hooks write the rate at the step.
             habit=1 if is_ledger else None,
         )
