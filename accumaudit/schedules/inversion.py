@@ -127,7 +127,9 @@ def has_them_without_a_loss(schedule: Schedule, fall: Rates, end: int | None) ->
     most[fall.rates - slack <= schedule.minimum] = np.inf
     updates = fall.updates
     if end is not None:
-        updates, least, most = (np.append(column, one) for column, one in ((updates, end), (least, 1), (most, 1)))
+        # A log that writes the rate that was used has the last one a step later.
+        updates = np.append(updates, (end, end + 1))
+        least, most = np.append(least, (-np.inf, 1)), np.append(most, (1, np.inf))
     low, high = 0.5 / schedule.length, 2 / schedule.length
 
     def room(pace: float) -> float:

@@ -46,13 +46,7 @@ def read(log: Log, records: Records) -> None:
     from accumaudit.importers.formats import deepspeed_lines
     from accumaudit.importers.reading import grep
 
-    reader = _Reader(records, log)
-    for found in grep.walk(log, deepspeed_lines.RECORD, _TOLD, deepspeed_lines.columns):
-        if isinstance(found, grep.Told):
-            reader.tell(found.text)
-        else:
-            reader.add(found)
-    reader.finish()
+    grep.follow(log, _Reader(records, log), deepspeed_lines.RECORD, _TOLD, deepspeed_lines.columns)
 
 
 class _Reader:
@@ -65,7 +59,7 @@ class _Reader:
         self._next: _Run | None = None
         """The run to come, once the one before is over."""
 
-    def tell(self, text: str) -> None:
+    def tell(self, _: int, text: str) -> None:
         """A line that is no record."""
         if overflow := _OVERFLOW.search(text):
             self._run.overflow(number(overflow[1]), number(overflow[2]))

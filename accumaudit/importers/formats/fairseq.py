@@ -36,13 +36,8 @@ def read(log: Log, records: Records) -> None:
     from accumaudit.importers.formats import fairseq_lines
     from accumaudit.importers.reading import grep
 
-    reader = _Reader(records, log)
-    for found in grep.walk(log, fairseq_lines.RECORD, _TOLD, partial(fairseq_lines.columns, records=records)):
-        if isinstance(found, grep.Told):
-            reader.tell(found.line, found.text)
-        else:
-            reader.add(found)
-    reader.finish()
+    columns = partial(fairseq_lines.columns, records=records)
+    grep.follow(log, _Reader(records, log), fairseq_lines.RECORD, _TOLD, columns)
 
 
 class _Reader:

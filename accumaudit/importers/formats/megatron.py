@@ -48,13 +48,8 @@ def read(log: Log, records: Records) -> None:
     from accumaudit.importers.formats import megatron_lines
     from accumaudit.importers.reading import grep
 
-    reader = Reader(records, log)
-    for found in grep.walk(log, RECORD, _TOLD, partial(megatron_lines.columns, records=records)):
-        if isinstance(found, grep.Told):
-            reader.tell(found.line, found.text)
-        else:
-            reader.add(found)
-    reader.finish()
+    columns = partial(megatron_lines.columns, records=records)
+    grep.follow(log, Reader(records, log), RECORD, _TOLD, columns)
 
 
 class Reader:

@@ -39,13 +39,7 @@ def read(log: Log, records: Records) -> None:
     from accumaudit.importers.formats import torchtitan_lines
     from accumaudit.importers.reading import grep
 
-    reader = _Reader(records, log)
-    for found in grep.walk(log, torchtitan_lines.RECORD, _TOLD, torchtitan_lines.columns):
-        if isinstance(found, grep.Told):
-            reader.tell(found.line, found.text)
-        else:
-            reader.add(found)
-    reader.finish()
+    grep.follow(log, _Reader(records, log), torchtitan_lines.RECORD, _TOLD, torchtitan_lines.columns)
 
 
 class _Reader:

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -32,12 +32,37 @@ Columns = dict[str, pa.Array]
 """Fields of the schema, and what an importer wants besides; of one length, `seq` among them."""
 
 
+class Reader(Protocol):
+    """Follows the runs of a log."""
+
+    def tell(self, line: int, text: str, /) -> None:
+        """Hear of a line that is no record."""
+
+    def add(self, columns: Columns, /) -> None:
+        """Take records that follow each other."""
+
+    def finish(self) -> None:
+        """Nothing more is coming."""
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """A line that is no record."""
 
     line: int
     text: str
+
+
+def follow(
+    log: Log, reader: Reader, record: str, told: str, columns: Callable[[pa.Array, pa.Array], Columns]
+) -> None:
+    """Give a reader all that `walk` finds, in the order of the text."""
+    for found in walk(log, record, told, columns):
+        if isinstance(found, Told):
+            reader.tell(found.line, found.text)
+        else:
+            reader.add(found)
+    reader.finish()
 
 
 def walk(
@@ -72,16 +97,33 @@ def walk(
 def rising(
     columns: Columns, name: str = "attempt_id", *, strictly: bool = False
 ) -> Iterator[tuple[Columns, list[int]]]:
-    """Give the rows, and the numbers of a column, in parts in which these do not go back."""
+    """Give the rows, and the numbers of a column, in parts in which these do not go back.
+
+    Unless `strictly`, a row that a rank printed late, after the next of another, is no step back.
+    """
     numbers = columns[name].to_pylist()
     backs = [
         place
         for place, (one, after) in enumerate(pairwise(numbers), 1)
-        if after < one or (strictly and after == one)
+        if (strictly and after == one) or (after < one and (strictly or not _is_late(columns, numbers, place)))
     ]
     for start, stop in zip([0, *backs], [*backs, len(numbers)], strict=True):
         if stop > start:
             yield cut(columns, start, stop), numbers[start:stop]
+
+
+def _is_late(columns: Columns, numbers: list[int], place: int) -> bool:
+    """Whether a row is a copy of one just before: the same values at one of the last few steps."""
+    passed: set[int] = set()
+    for earlier in range(place - 1, max(place - LATE_ROWS, 0) - 1, -1):
+        if numbers[earlier] == numbers[place]:
+            values = [columns[field] for field in COMPARED if field in columns]
+            pairs = [(value[earlier].as_py(), value[place].as_py()) for value in values]
+            return any(one is not None for one, _ in pairs) and all(repr(a) == repr(b) for a, b in pairs)
+        passed.add(numbers[earlier])
+        if len(passed) > LATE_STEPS:
+            break
+    return False
 
 
 def cut(columns: Columns, start: int, stop: int) -> Columns:
