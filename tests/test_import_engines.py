@@ -150,6 +150,20 @@ class TestMegatronText:
 
 
 class TestMegatronRuns:
+    def test_skips_that_several_ranks_print_count_once(self, tmp_path: Path) -> None:
+        lines = [iteration(1), iteration(2, loss=None, skipped=1), iteration(3)]
+        log = written(tmp_path, "".join(2 * line for line in lines))
+        assert log.column("optimizer_update_id") == [1, 1, 1, 1, 2, 2]
+
+    def test_a_rank_that_prints_late_starts_no_run(self, tmp_path: Path) -> None:
+        steps = [10, 10, 20, 10, 20, 30, 20, 30, 30]
+        log = written(tmp_path, "".join(iteration(step, loss=f"{100 / step:.2f}") for step in steps))
+        assert len(log.runs) == 1
+        assert log.column("attempt_id") == steps
+        replayed = [*range(1, 9), 5, 6, 7]
+        log = written(tmp_path, "".join(iteration(step, loss=f"{100 / step:.2f}") for step in replayed))
+        assert [run.get("resumed_from_update") for run in log.runs] == [None, 4]
+
     def test_records_of_two_engines_are_of_one_run(self) -> None:
         log = imported(TWO_ENGINES)
         assert (log.format, log.count) == ("megatron", 9)

@@ -245,6 +245,14 @@ class TestStdout:
         assert log.column("attempt_id") == [1, 2]
         assert "planned_updates" not in log.runs[0]
 
+    def test_an_entry_that_several_nodes_print_is_one_step(self, tmp_path: Path) -> None:
+        values = [3.0, 2.5, 2.0, 0.0]
+        entries = "".join(3 * f"{{'loss': {loss}, 'learning_rate': 0.1}}\n" for loss in values)
+        log = stdout(tmp_path, HEADING + entries)
+        # Zeros are no copies: short logs of toys are full of them.
+        assert log.column("attempt_id") == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 5, 6]
+        assert len(log.runs) == 1
+
     def test_text_that_was_held_back_does_not_take_its_steps_from_a_late_bar(self, tmp_path: Path) -> None:
         bars = "".join(f"\r| {step}/100 [00:01<00:09]" for step in range(45))
         entries = "".join(f"{{'loss': {step}.5, 'learning_rate': 0.1}}\n" for step in (10, 20, 30, 40))

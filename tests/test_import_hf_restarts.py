@@ -34,6 +34,12 @@ def test_a_writer_behind_is_no_restart(lag: int) -> None:
     assert starts(in_turns(lag)) == []
 
 
+@pytest.mark.parametrize("writers", [3, 4, 8])
+def test_more_writers_of_the_same_are_no_restart(writers: int) -> None:
+    assert starts([step for step in STEPS for _ in range(writers)]) == []
+    assert starts([*STEPS[:1] * writers, *STEPS[1:]]) == [(10, 0)] * (writers - 1)
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 10])
 def test_writers_that_hold_back_their_text_are_no_restart(length: int) -> None:
     assert starts(in_bursts(length)) == []

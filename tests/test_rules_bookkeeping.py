@@ -236,6 +236,18 @@ class TestNonFiniteUpdate:
         assert (row.attempt, row.rank, row.severity) == (2, 0, "error")
         assert row.message.startswith("applied although " + text)
 
+    def test_of_a_foreign_log_no_clip_is_told(self, tmp_path: Path) -> None:
+        (tmp_path / "train.log").write_text(
+            " iteration 1/ 2 | lm loss: 2.5 | grad norm: 0.9 | number of skipped iterations: 0 |\n"
+            " iteration 2/ 2 | lm loss: 2.4 | grad norm: inf | number of skipped iterations: 0 |\n",
+            encoding="utf-8",
+        )
+        row = the_fault(self.CODE, tmp_path / "train.log")
+        assert (row.attempt, row.message) == (
+            2,
+            "applied although the norm of the gradient in the log is not finite",
+        )
+
     def test_a_finite_probe_beside_a_norm_that_is_not_is_told(self, tmp_path: Path) -> None:
         row = the_fault(self.CODE, write_run(tmp_path / "run", [{"grad_norm_after_clip": NAN}], 1))
         assert row.message.endswith("not finite (that of head.weight was)")

@@ -42,6 +42,19 @@ class TestDivergenceOnset:
         report = check_paths([tmp_path], select=[self.CODE]).runs[0].with_status("failed")[0]
         assert (report.severity, report.finding and report.finding.examples[0].line) == ("warning", 122)
 
+    def test_a_loss_that_is_hidden_is_told_as_it_is_logged(self, tmp_path: Path) -> None:
+        hidden = columns(reported_loss=[3.0] * 10 + [0.0] * 6, grad_norm_before_clip=[1.0] * 10 + [NAN] * 6)
+        cases = {"hidden": hidden, "not": losses([4.0, 3.0, *[NAN] * 6])}
+        messages = {
+            run_id: rows[0]["message"]
+            for run_id, rows in faults_of(self.CODE, write_series(tmp_path, cases)).items()
+        }
+        norm, end = "gradient norm that is not finite", "in 6 records up to the end"
+        assert messages == {
+            "hidden": f"from here on the loss is logged as 0 beside a {norm}, {end}",
+            "not": f"from here on the loss is not finite, {end}",
+        }
+
     def test_what_diverges_is_found(self, tmp_path: Path) -> None:
         cases = {
             "a jump": losses(changed(100, lambda loss, _: loss + 3)),

@@ -226,6 +226,21 @@ def test_few_digits_prove_no_loss_where_another_length_has_them_all() -> None:
     assert recognised([(step, float(f"{rate:.6g}")) for step, rate in rows]) is None
 
 
+def test_a_plateau_is_no_part_of_a_line_that_was_lost() -> None:
+    rows = logged(lambda step: 5e-5 * min(1, (1_907 - step) / 635), 1_907, every=25)
+    fit = recognised(rows, updates=1_907)
+    assert fit is None or len(behind(rows, fit)) == 1
+
+
+def test_a_line_tells_no_minimum_before_it_has_come_there() -> None:
+    to_a_tenth = [(step, digits(4)(3e-4 * (1 - 0.9 * step / 2_900))) for step in range(5, 1_801, 5)]
+    assert recognised(to_a_tenth) is None
+    to_the_end = [(step, digits(4)(3e-4 * (1 - 0.9 * step / 2_900))) for step in range(5, 2_901, 5)]
+    fit = recognised(to_the_end, updates=2_900)
+    assert fit is not None
+    assert fit.schedule.minimum == pytest.approx(3e-5)
+
+
 def test_a_polynomial_is_found_where_it_is_declared() -> None:
     rows = logged(torch_polynomial(1e-3, 5_000, 2.0), 5_000)
     assert recognised(rows, updates=5_000) is None

@@ -253,6 +253,14 @@ def test_attempts_that_were_not_recorded_are_no_gap(tmp_path: Path) -> None:
     assert cells(run, "update", "--around", 13) == ["1", "11", "21"]
 
 
+def test_of_a_foreign_log_nothing_is_said_that_it_does_not_tell(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("iter 0: loss 4.5, time 5ms\niter 1: loss nan, time 5ms\n", encoding="utf-8")
+    assert cells(log, "loss") == ["4.500", "not finite"]
+    assert show(log).stdout.startswith("train.log: nanoGPT's log, 2 records of 2 steps\n\nupdate")
+    assert "\n-- launch 1\n" in show(log).stdout
+
+
 class TestAround:
     def test_micro_steps_of_each_rank_and_the_findings(self, tmp_path: Path) -> None:
         attempts: list[dict[str, Any]] = [{}] * 5 + [{"microbatches": 2, "total_weight": 0.5}] + [{}] * 5

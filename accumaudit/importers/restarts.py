@@ -110,6 +110,8 @@ class _Course:
         fresh: int | None = None  # where the writer in front went on, after the last turn
         repeats, turned = 0, True
         for step in steps[1:]:
+            if step == before == self._last and fresh is None:
+                continue  # a third writer, which is where the two are
             if step <= before:
                 if highest == self._highest:
                     return False  # two are behind, or one began again more than once

@@ -77,7 +77,7 @@ class _Page:
 
 
 def _render_run(run: RunReport, page: _Page, *, brief: bool) -> None:
-    page.line(printable(f"{run.run_id}: {_size(run)}"), style="bold")
+    page.line(printable(f"{run.run_id}: {size(run)}"), style="bold")
     for remark in run.remarks:
         page.labelled("remark", remark)
     for verdict in run.with_status(FAILED):
@@ -98,7 +98,7 @@ def _render_run(run: RunReport, page: _Page, *, brief: bool) -> None:
     page.line()
 
 
-def _size(run: RunReport) -> str:
+def size(run: RunReport) -> str:
     """How much of the run was read."""
     if run.is_foreign:
         if not run.recorded:
@@ -115,13 +115,13 @@ def _size(run: RunReport) -> str:
 
 
 def _ranks_read(run: RunReport) -> str:
-    size = run.world_size or len(run.ranks)
-    if len(run.ranks) >= size:
+    world = run.world_size or len(run.ranks)
+    if len(run.ranks) >= world:
         return plural(len(run.ranks), "rank")
-    absent = set(range(size) if run.recorded_ranks is None else run.recorded_ranks) - set(run.ranks)
+    absent = set(range(world) if run.recorded_ranks is None else run.recorded_ranks) - set(run.ranks)
     if not absent:
-        return f"{plural(len(run.ranks), 'rank')} of {size}"
-    return f"{plural(len(run.ranks), 'rank')} of {size} (no record of rank {spans(sorted(absent))})"
+        return f"{plural(len(run.ranks), 'rank')} of {world}"
+    return f"{plural(len(run.ranks), 'rank')} of {world} (no record of rank {spans(sorted(absent))})"
 
 
 def _render_fault(verdict: Verdict, run: RunReport, page: _Page) -> None:

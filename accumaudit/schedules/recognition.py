@@ -39,6 +39,9 @@ STRETCHES: Final = 24
 STRETCH: Final = 24
 """Numbers of stretches, and of rates in each, that the search looks at."""
 
+EXACT: Final = 1e-8
+"""Share of the rate below which what the print leaves open hides no step."""
+
 TRIED: Final = 64
 """Rates at which a candidate is tried before all are looked at."""
 
@@ -201,6 +204,8 @@ def _proves_its_losses(fit: Fit, found: Rates, parts: Parts, declared: Declared)
     is_declared = before == (schedule.start if schedule.shape != "wsd" else schedule.length)
     if not schedule.updates or np.ptp(behind) == 0 or (is_declared and schedule.updates == declared.updates):
         return True
+    if parts.error < EXACT * parts.top:
+        return True
     # The highest may as well be of a plateau.
     below = parts.fall.some(parts.fall.rates < parts.top - parts.error)
     end = declared.updates if schedule.updates == declared.updates else None
@@ -283,7 +288,7 @@ def _peaks(parts: Parts, declared: Declared) -> list[float]:
         # A warm-up of whole steps ends at one of these.
         first = int(np.ceil(parts.top / pace - 1e-6))
         peaks += [_rounded(pace * length) for length in range(first, first + PEAKS)]
-    if not len(parts.rise):
+    if not len(parts.rise) and parts.plateau < PLATEAU:
         for pace in _paces(parts.fall):
             at_first = float(parts.fall.rates[0] + pace * parts.fall.updates[0])
             peaks += [_rounded(at_first), _rounded(at_first - pace)]

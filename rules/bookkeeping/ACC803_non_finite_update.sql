@@ -67,6 +67,8 @@ SELECT run_id,
                WHEN grad_norm_after_clip_nonfinite THEN 'the norm of the gradient at the step was'
                WHEN bad_at_step
                THEN format('the gradient of {} at the step was', coalesce(probe_parameter, 'the probe'))
+               WHEN run_id IN (SELECT run_id FROM runs WHERE format <> 'ledger')
+               THEN 'the norm of the gradient in the log is'
                ELSE 'the norm that the last clip returned was'
            END,
            CASE

@@ -179,6 +179,7 @@ numbers AS (
            optimizer,
            attempt_id,
            coalesce(reported_loss_nonfinite OR (reported_loss = 0 AND grad_norm_before_clip_nonfinite), FALSE) AS lost,
+           coalesce(reported_loss = 0, FALSE) AS is_hidden,
            max(attempt_id) FILTER (
                reported_loss IS NOT NULL AND (reported_loss = 0 AND grad_norm_before_clip_nonfinite) IS NOT TRUE
            ) OVER (PARTITION BY run_id, launch, optimizer) AS last_finite
@@ -188,7 +189,12 @@ numbers AS (
       AND (run_id, launch) NOT IN (SELECT (run_id, launch) FROM losses WHERE is_measured)
 ),
 endings AS (
-    SELECT run_id, launch, optimizer, min(attempt_id) AS attempt, count(*) AS followers
+    SELECT run_id,
+           launch,
+           optimizer,
+           min(attempt_id) AS attempt,
+           count(*) AS followers,
+           bool_and(is_hidden) AS are_hidden
     FROM numbers
     WHERE lost
       AND attempt_id > last_finite
@@ -235,5 +241,9 @@ SELECT run_id,
        TRUE AS fault,
        followers::DOUBLE AS observed,
        NULL AS expected,
-       format('from here on the loss is not finite, in {} records up to the end', followers) AS message
+       format(
+           'from here on the loss is {}, in {} records up to the end',
+           CASE WHEN are_hidden THEN 'logged as 0 beside a gradient norm that is not finite' ELSE 'not finite' END,
+           followers
+       ) AS message
 FROM endings

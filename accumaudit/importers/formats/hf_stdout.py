@@ -96,6 +96,8 @@ class _Reader:
         self._begins = True
         self._begun = False
         self._step = 0
+        self._last: dict[str, str] = {}
+        """The last entry of an update."""
         self._interval = interval
         self._planned: int | None = None
         self._counted = False
@@ -163,7 +165,7 @@ class _Reader:
             self._step = 1 - self._interval
         return heading
 
-    def _step_of(self, entry: Mapping[str, str], before: str, after: str, is_update: bool) -> int:
+    def _step_of(self, entry: dict[str, str], before: str, after: str, is_update: bool) -> int:
         """The step of an entry: its own, that of the bar, or the next by count."""
         step, planned = step_and_plan(entry.get("global_step/max_steps"))
         if step is None:
@@ -173,12 +175,17 @@ class _Reader:
             step = int(bar[1])
             self._planned = self._planned or int(bar[2])
         if step is None:
-            return self._next_step() if is_update else max(self._step, 0)
+            return self._next_step(entry) if is_update else max(self._step, 0)
         if is_update and step > self._step:
             self._interval = step - max(self._step, 0)
         return step
 
-    def _next_step(self) -> int:
+    def _next_step(self, entry: dict[str, str]) -> int:
+        """The step after the last one; the same where several nodes print an entry, as they do by default."""
+        again = entry == self._last and number(entry.get("loss")) != 0
+        self._last = entry
+        if again:
+            return self._step
         self._counted = self._interval is None
         interval = self._interval or 1
         return self._step + interval if self._step < 0 else (self._step // interval + 1) * interval

@@ -189,6 +189,8 @@ class Skips:
 
     def __init__(self) -> None:
         self._so_far: int | None = None
+        self._highest = 0
+        """The last iteration that was counted."""
         self._history: list[tuple[int, int]] = []
         """How many there were after an iteration, wherever that number rose; empty where it is not known."""
 
@@ -203,6 +205,7 @@ class Skips:
             self._history = [(0, 0)] if known else []
         self._history = [one for one in self._history if one[0] <= resumed_from]
         self._so_far = self._history[-1][1] if known and self._history else None
+        self._highest = 0
 
     def columns(self, rows: Columns, skipped: pa.Array, *, hidden: bool) -> Columns:
         """Whether each attempt was skipped, and how many updates there were.
@@ -230,12 +233,22 @@ class Skips:
         if hidden or skipped.null_count or self._so_far is None:
             self._so_far, self._history = None, []
             return found
-        total = pc.add(pc.cumulative_sum(skipped), self._so_far)
-        self._so_far = total[-1].as_py()
-        rises = pc.indices_nonzero(skipped)
         steps = rows["attempt_id"]
+        counted = pc.if_else(self._first_of_each(steps), skipped, 0)
+        total = pc.add(pc.cumulative_sum(counted), self._so_far)
+        self._so_far = total[-1].as_py()
+        rises = pc.indices_nonzero(counted)
         self._history += zip(steps.take(rises).to_pylist(), total.take(rises).to_pylist(), strict=True)
         return found | {"optimizer_update_id": pc.subtract(steps, total)}
+
+    def _first_of_each(self, steps: pa.Array) -> pa.Array:
+        """Which rows are the first of their iteration: several ranks may print the same."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        highest = pc.cumulative_max(pa.concat_arrays([pa.array([self._highest], pa.int64()), steps]))
+        self._highest = highest[-1].as_py()
+        return pc.greater(steps, highest[:-1])
 
 
 FORMAT: Final = Format(

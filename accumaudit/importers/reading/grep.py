@@ -22,6 +22,15 @@ from accumaudit.importers.reading.log import Log
 LONGEST: Final = 2**16
 """Characters of a line that are looked at where it is no record."""
 
+LATE_ROWS: Final = 256
+"""Rows after which a copy of one may still come from another rank."""
+
+LATE_STEPS: Final = 2
+"""Steps of others that a late rank may lie behind."""
+
+COMPARED: Final = ("reported_loss", "grad_norm_before_clip", "learning_rate")
+"""What is the same in copies of a row."""
+
 LINE_FEED: Final = 10
 CARRIAGE_RETURN: Final = 13
 
@@ -105,7 +114,8 @@ def rising(
     backs = [
         place
         for place, (one, after) in enumerate(pairwise(numbers), 1)
-        if (strictly and after == one) or (after < one and (strictly or not _is_late(columns, numbers, place)))
+        if (strictly and after == one)
+        or (after < one and (strictly or not _is_late(columns, numbers, place)))
     ]
     for start, stop in zip([0, *backs], [*backs, len(numbers)], strict=True):
         if stop > start:
@@ -113,13 +123,15 @@ def rising(
 
 
 def _is_late(columns: Columns, numbers: list[int], place: int) -> bool:
-    """Whether a row is a copy of one just before: the same values at one of the last few steps."""
+    """Whether a row is a copy of one just before, and of that step's alone."""
+    fields = [columns[name] for name in COMPARED if name in columns]
+    values = [repr([field[at].as_py() for field in fields]) for at in (place, place - 1)]
+    if values[0] == values[1]:
+        return False  # a step says nothing by values that others have as well
     passed: set[int] = set()
     for earlier in range(place - 1, max(place - LATE_ROWS, 0) - 1, -1):
         if numbers[earlier] == numbers[place]:
-            values = [columns[field] for field in COMPARED if field in columns]
-            pairs = [(value[earlier].as_py(), value[place].as_py()) for value in values]
-            return any(one is not None for one, _ in pairs) and all(repr(a) == repr(b) for a, b in pairs)
+            return repr([field[earlier].as_py() for field in fields]) == values[0]
         passed.add(numbers[earlier])
         if len(passed) > LATE_STEPS:
             break

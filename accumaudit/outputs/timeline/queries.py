@@ -66,6 +66,8 @@ written AS (
            max(u.grad_norm_after_clip) FILTER (u.grad_norm_after_scope = 'global') AS grad_norm_after_clip,
            bool_or(u.grad_norm_after_clip_nonfinite OR u.grad_norm_before_clip_nonfinite) AS norm_nonfinite,
            bool_or(u.loss_nonfinite) AS loss_nonfinite,
+           max(u.reported_loss) AS reported_loss,
+           bool_or(u.reported_loss_nonfinite) AS reported_loss_nonfinite,
            min(u.grad_scale) AS grad_scale_min, max(u.grad_scale) AS grad_scale_max,
            -- of records that have sums in place of their lists
            sum(u.window_sums.loss * u.window_sums.valid_tokens) FILTER (u.tokens_rank IS NOT FALSE)
@@ -83,14 +85,18 @@ losses AS (
 SELECT c.run_id, c.launch, c.optimizer, c.attempt_id, c.optimizer_update_id, c.applied, c.applied_ranks,
        c.skipped_ranks, c.microbatches, c.microbatches_min, c.discarded_microbatches, c.accumulation_steps,
        coalesce(c.accumulation_inferred, false) AS accumulation_inferred, c.valid_tokens, c.total_weight,
-       c.weight_cause, c.tolerance, c.distortion_min, c.distortion_max, coalesce(l.loss, u.mean_loss) AS loss,
-       coalesce(u.loss_nonfinite, false) AS loss_nonfinite, c.learning_rate_min, c.learning_rate_max,
+       c.weight_cause, c.tolerance, c.distortion_min, c.distortion_max,
+       -- what a foreign log says is all that is known of it
+       coalesce(l.loss, u.mean_loss, CASE WHEN k.is_foreign THEN u.reported_loss END) AS loss,
+       coalesce(u.loss_nonfinite, k.is_foreign AND u.reported_loss_nonfinite, false) AS loss_nonfinite,
+       c.learning_rate_min, c.learning_rate_max,
        u.grad_norm_before_clip, u.grad_norm_after_clip, coalesce(u.norm_nonfinite, false) AS norm_nonfinite,
        u.grad_scale_min, u.grad_scale_max, u.events, c.severity, c.place, c.faulty_so_far,
        list_transform(list_sort(c.codes), lambda x: x.c) AS codes
 FROM chosen c
 LEFT JOIN written u USING (launch, optimizer, attempt_id)
 LEFT JOIN losses l USING (launch, optimizer, attempt_id)
+CROSS JOIN (SELECT any_value(format) <> 'ledger' AS is_foreign FROM runs WHERE run_id = $run) k
 """
 """The attempts that are wanted; a gap of a line or two among them is closed."""
 

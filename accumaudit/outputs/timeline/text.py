@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from accumaudit.engine.findings import BROKEN, FAILED, AuditReport
 from accumaudit.outputs.page import COLOURS, Page
+from accumaudit.outputs.text import size
 from accumaudit.outputs.timeline.cells import attempt_columns
 from accumaudit.outputs.timeline.details import render_details
 from accumaudit.outputs.timeline.grid import Grid
@@ -28,6 +29,9 @@ NEVER: Final = 2**63
 
 FOLDED: Final = 4
 """Optimizers of a launch that are all shown; of more those without a fault are counted."""
+
+EARLIEST: Final = 10**8
+"""Seconds since 1970 below which a time is none: launches of logs that tell none are numbered."""
 
 FIRST: Final = 2
 """Optimizers that are shown all the same."""
@@ -56,6 +60,8 @@ def _render_run(timeline: Timeline, page: Page, around: int | None) -> None:
     places = {id(attempt): place for place, attempt in enumerate(attempts)}
     for part in _folded(timeline.sections) if around is None else timeline.sections:
         if isinstance(part, Section):
+            head = _head(part, is_foreign=timeline.run.is_foreign)
+            page.wrapped(printable(head), head="-- ", body=DIM)
             _render_section(part, grid, places, page)
         else:
             page.wrapped(part, head="-- ", body=DIM)
@@ -84,7 +90,6 @@ def _folded(sections: Sequence[Section]) -> Iterator[Section | str]:
 
 
 def _render_section(section: Section, grid: Grid, places: dict[int, int], page: Page) -> None:
-    page.wrapped(printable(_head(section)), head="-- ", body=DIM)
     marks = list(section.marks)
 
     def render_marks(before: int) -> None:
@@ -110,6 +115,8 @@ def _render_gap(count: int, faulty: int, page: Page) -> None:
 
 
 def _size(run: RunReport) -> str:
+    if run.is_foreign:
+        return size(run)
     parts = [plural(run.updates, "update")]
     if run.skipped:
         parts.append(f"{plural(run.skipped, 'attempt')} skipped")
@@ -118,7 +125,7 @@ def _size(run: RunReport) -> str:
     return ", ".join([*parts, *([run.runtime] if run.runtime else [])])
 
 
-def _head(section: Section) -> str:
+def _head(section: Section, *, is_foreign: bool) -> str:
     """What a section is about, and what was declared for it."""
     parts = []
     if section.launches > 1 or section.started_at is not None:
@@ -130,9 +137,10 @@ def _head(section: Section) -> str:
         name += f" ({section.optimizer_name})"
     if section.optimizers > 1:
         name = f"optimizer {section.optimizer}, {name}"
-    parts.append(name)
-    parts.append(section.scheduler_class or "no scheduler")
-    parts.append(_accumulation(section))
+    if is_foreign:  # what a log does not tell may have been there
+        parts += [_accumulation(section)] if section.accumulation_steps else []
+    else:
+        parts += [name, section.scheduler_class or "no scheduler", _accumulation(section)]
     if section.max_grad_norm is not None:
         parts.append(f"norm limit {section.max_grad_norm:g}")
     if section.recorded_every:
@@ -141,7 +149,7 @@ def _head(section: Section) -> str:
 
 
 def _started(at: float | None) -> str:
-    if at is None:
+    if at is None or at < EARLIEST:
         return ""
     try:
         moment = datetime.fromtimestamp(at, tz=timezone.utc)
@@ -181,6 +189,8 @@ def _render_findings(timeline: Timeline, page: Page) -> None:
 def _suggest(timelines: Sequence[Timeline], page: Page) -> None:
     """How to see more of the first fault."""
     for timeline in timelines:
+        if timeline.run.is_foreign:
+            continue  # it has no micro-steps
         for verdict in timeline.run.with_status(FAILED):
             if verdict.finding and verdict.finding.first_update is not None:
                 path, update = timeline.run.path, verdict.finding.first_update
