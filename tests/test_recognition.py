@@ -63,6 +63,10 @@ TEXTS = {
     "summary": ('{"epoch": 1.0, "train_loss": 2.5, "train_runtime": 4.1}', SUMMARY),
     "program": (PROGRAM, "it looks like the source of a program"),
     "table": ("a,b,c\n1,2,3\n4,5,6\n", TABLE),
+    "one object": (
+        '{"name": "a", "version": 1, "packages": 2}',
+        "nothing in it looks like a record of training",
+    ),
 }
 
 

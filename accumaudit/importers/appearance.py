@@ -89,6 +89,8 @@ def _of_what_ran(begin: str, end: str) -> str | None:
 
 
 def _of_a_table(log: Log) -> str | None:
+    if b"\n" not in log.head.strip():  # a single row is no table
+        return None
     names = table.column_names(log.head)
     if len(names) < 2 or not all(_NAME.fullmatch(name) for name in names):
         return None

@@ -18,6 +18,7 @@ ALIASES: Final = {
     "update": "optimizer_update_id",
     "loss": "reported_loss",
     "grad_norm": "grad_norm_before_clip",
+    "tokens": "reported_tokens",
 }
 """Shorter names of fields."""
 
