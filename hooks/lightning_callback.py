@@ -327,6 +327,8 @@ def _planned_updates(trainer: Any) -> int | None:
     if trainer.train_dataloader is None:  # it would load the data
         return None
     planned = trainer.estimated_stepping_batches
+    if not trainer.ckpt_path:
+        planned -= trainer.global_step  # a second fit counts on, and its optimizers are new
     return int(planned) if 0 < planned < float("inf") else None
 
 

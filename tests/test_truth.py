@@ -28,6 +28,7 @@ NOT_PREDICTED = {
     "parameter-disagreement": "the ranks' models differ",
     "rate-disagreement": "the ranks' models differ",
     "preference-pairs": "its weights change sign, and are no mean of losses",
+    "norm-tracks-tokens": "its loss is one that no hook sees, so its weights are unknown",
     "non-finite-skipped": "a micro-step of the window is left out",
     "resumed": "two launches write the ledger",
     "schedule-fast-forwarded": "two launches write the ledger",

@@ -84,7 +84,7 @@ RUN_FIELDS: Final = (
     _field("scheduler_class", "VARCHAR", "class of the scheduler"),
     _field("warmup_updates", "BIGINT", "declared updates of warm-up", unit="updates", writer="loop"),
     _field("planned_updates", "BIGINT", "declared updates of the run", unit="updates", writer="loop"),
-    _field("planned_epochs", "DOUBLE", "declared passes over the data", writer="loop"),
+    _field("planned_epochs", "DOUBLE", "declared passes over the data", writer="importer"),
     _field("peak_learning_rate", "DOUBLE", "declared largest rate", writer="loop"),
     _field("min_learning_rate", "DOUBLE", "declared smallest rate after warm-up", writer="loop"),
     _field(

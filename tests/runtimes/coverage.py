@@ -56,7 +56,8 @@ def _is_known(value: Any) -> bool:
 
 def field_table(columns: Mapping[str, Column]) -> str:
     """A row for each field that some runtimes record and others do not."""
-    names = dict.fromkeys(field.name for field in (*RUN_FIELDS, *UPDATE_FIELDS))
+    fields = (field for field in (*RUN_FIELDS, *UPDATE_FIELDS) if field.writer != "importer")
+    names = dict.fromkeys(field.name for field in fields)
     rows = {f"`{name}`": _cells(columns, partial(_field_symbol, name)) for name in names}
     return _table(("field", *columns), rows, "Recorded of all", "Recorded of none of these trainings")
 
