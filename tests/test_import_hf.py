@@ -11,6 +11,7 @@ import pytest
 
 from accumaudit import importers
 from accumaudit.importers import Log, Options
+from accumaudit.ledger.reader import read_ledger
 from tests.imported import DATA, Imported, imported
 
 FOLDER = DATA / "hf"
@@ -445,3 +446,38 @@ def test_what_stands_before_the_end_of_torn_compressed_data_is_kept(name: str, t
     assert kept == whole.column("attempt_id")[: len(kept)]
     assert len(kept) >= 2
     assert any("compressed data end early" in why for _, why in log.damaged)
+
+
+class TestCheckpoints:
+    """A run's folder holds the same records several times."""
+
+    @staticmethod
+    def state(folder: Path, steps: int, loss: float = 1.0) -> None:
+        folder.mkdir(parents=True)
+        history = [{"loss": loss, "step": step} for step in range(1, steps + 1)]
+        text = json.dumps({"global_step": steps, "log_history": history}, indent=2)
+        (folder / "trainer_state.json").write_text(text + "\n")
+
+    def runs(self, folder: Path) -> list[str]:
+        with read_ledger([folder]) as ledger:
+            return [str(Path(path).relative_to(folder).parent) for _, path in ledger.runs]
+
+    def test_a_state_that_a_later_one_holds_is_left_out(self, tmp_path: Path) -> None:
+        self.state(tmp_path / "checkpoint-9", 9)
+        self.state(tmp_path / "checkpoint-10", 10)
+        self.state(tmp_path / "other" / "checkpoint-5", 5)
+        assert self.runs(tmp_path) == ["checkpoint-10", "other/checkpoint-5"]
+        (tmp_path / "trainer_state.json").write_bytes(
+            (tmp_path / "checkpoint-10" / "trainer_state.json").read_bytes()
+        )
+        assert self.runs(tmp_path) == [".", "other/checkpoint-5"]
+
+    def test_one_of_another_training_stays(self, tmp_path: Path) -> None:
+        self.state(tmp_path / "checkpoint-9", 9, loss=2.0)
+        self.state(tmp_path / "checkpoint-10", 10)
+        assert self.runs(tmp_path) == ["checkpoint-10", "checkpoint-9"]
+
+    def test_one_that_is_asked_for_is_read(self, tmp_path: Path) -> None:
+        self.state(tmp_path / "checkpoint-9", 9)
+        self.state(tmp_path / "checkpoint-10", 10)
+        assert self.runs(tmp_path / "checkpoint-9") == ["."]

@@ -38,6 +38,8 @@ class Format:
     """File names that say nothing of the run, so that its folder names it."""
     run_of: Callable[[Path], Path] | None = None
     """What the files of one run in a folder share; else each file is a run."""
+    is_part: Callable[[Log, Log], bool] | None = None
+    """Whether all records of a log, which a checkpoint keeps, stand in another log too."""
 
     def is_in(self, block: bytes) -> bool:
         """Whether a piece of text holds a record."""

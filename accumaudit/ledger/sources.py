@@ -24,6 +24,7 @@ SEARCH_DEPTH: Final = 4
 """Folders below a given one in which runs are looked for."""
 
 _RANK_FOLDER: Final = re.compile(r"rank-\d+")
+_CHECKPOINT: Final = re.compile(r"checkpoint-\d+")
 
 
 class LedgerError(Exception):
@@ -152,7 +153,7 @@ class _Search:
                 seen.update(new)
                 if fresh:
                     found.setdefault(run.resolve(), _Found(run, given, [])).files.extend(fresh)
-        return list(found.values())
+        return list(_without_copies(list(found.values())))
 
     def _runs_at(self, path: Path) -> list[tuple[Path, list[_File]]]:
         """The runs that one given path names, as (path of the run, its files)."""
@@ -231,6 +232,41 @@ class _Search:
             ledger.append(_File(path))  # it may be about to be written
         elif recognised.is_text:
             self.no_logs.append((path, recognised.looks_like))
+
+
+def _without_copies(found: Sequence[_Found]) -> Iterator[_Found]:
+    """Leave out the logs in checkpoints whose records all stand in a later one, or in that of the run."""
+    wholes: dict[Path, _File] = {}
+    for one in found:
+        file = one.files[0]
+        if file.format is not None and file.format.is_part is not None:
+            home = _home(file.path)
+            wholes[home] = max(file, wholes.get(home, file), key=_completeness)
+    for one in found:
+        file = one.files[0]
+        whole = wholes.get(_home(file.path))
+        if whole is None or whole is file or not _is_copy(file, whole):
+            yield one
+
+
+def _completeness(file: _File) -> tuple[int, bool]:
+    return file.path.stat().st_size, not _in_checkpoint(file)
+
+
+def _is_copy(file: _File, whole: _File) -> bool:
+    if file.format is None or file.format.is_part is None or file.log is None or whole.log is None:
+        return False
+    return _in_checkpoint(file) and file.format.is_part(file.log, whole.log)
+
+
+def _in_checkpoint(file: _File) -> bool:
+    return _CHECKPOINT.fullmatch(file.path.resolve().parent.name) is not None
+
+
+def _home(path: Path) -> Path:
+    """The folder of a run, for a file in it or in one of its checkpoints."""
+    folder = path.resolve().parent
+    return folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder
 
 
 def _is_rank(folder: Path) -> bool:

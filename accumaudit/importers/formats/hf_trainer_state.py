@@ -173,6 +173,22 @@ def _with_steps(
         yield line, step, entry
 
 
+def is_part(log: Log, whole: Log) -> bool:
+    """Whether the history of a state is the beginning of another's, byte by byte, as Trainer writes it."""
+    try:
+        part, history = _history(log), _history(whole)
+    except LogError:
+        return False
+    return bool(part) and history.startswith(part)
+
+
+def _history(log: Log) -> bytes:
+    """The entries of `log_history`; nothing where the document is not laid out as Trainer does."""
+    _, _, rest = log.document().partition(b'"log_history": [')
+    entries, closed, _ = rest.partition(b"\n  ]")
+    return entries if closed else b""
+
+
 def _begins(head: bytes) -> bool:
     """ms-swift has such a list in the last line of its own log."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -186,4 +202,5 @@ FORMAT: Final = Format(
     read=read,
     begins=_begins,
     names=("trainer_state.json",),
+    is_part=is_part,
 )
