@@ -11,6 +11,8 @@ import pytest
 from accumaudit.engine import check_paths
 from tests.series import Row, faults_of, megatron_line, rows_of, write_jsonl
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 
 def megatron(path: Path, windows: Sequence[Mapping[str, Any]], interval: int = 10) -> Path:
     """A log with a line for each window of iterations."""

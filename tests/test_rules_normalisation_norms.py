@@ -8,9 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from accumaudit.engine import check_paths
 from tests.records import write_run
 from tests.series import columns, each, verdicts_of, write_series
+
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
 
 CODE = "ACC108"
 

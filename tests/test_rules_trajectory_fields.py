@@ -6,9 +6,13 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from accumaudit.engine import check_paths
 from tests.records import START, write_run
 from tests.series import columns, each, faults_of, megatron_line, verdicts_of, write_jsonl, write_series
+
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
 
 
 class TestBatchSizeChanged:

@@ -397,7 +397,8 @@ def test_a_copy_records_nothing_by_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_it_is_a_callback_of_every_package_that_is_imported(package: str) -> None:
-    assert isinstance(AccumauditCallback(), library(package).Callback)
+    imported = library(package)
+    assert isinstance(AccumauditCallback(), imported.Callback)
 
 
 def test_it_needs_one_package_alone() -> None:
