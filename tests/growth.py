@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import threading
 from collections.abc import Callable
@@ -40,9 +39,6 @@ def kept_now() -> Kept:
             recorder.writer.submit(done.set, urgent=True)
             assert done.wait(60)
     gc.collect()
-    # What earlier tests freed is given back, or a leak would fill it unseen.
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
     objects = gc.get_objects()
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     return Kept(resident, len(objects), sum(issubclass(type(found), Tensor) for found in objects))
