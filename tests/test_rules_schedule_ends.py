@@ -67,6 +67,7 @@ def test_a_schedule_of_another_length_is_found(tmp_path: Path) -> None:
     line = transformers_linear(1e-3, 0, 240)
     runs = {
         "longer": half,
+        "stopped early": {**half, "marks": [{"kind": "eval", "attempt_id": 60}]},
         "longer line": run(line, 60),
         "longer line to 0": run(line, 60, min_learning_rate=0.0),
         "shorter": run(transformers_linear(1e-3, 0, 40), 60, planned_updates=60),
@@ -79,6 +80,10 @@ def test_a_schedule_of_another_length_is_found(tmp_path: Path) -> None:
         "longer": {
             "ACC305": f"warning: {ended} cosine schedule of 120: its last rate, 0.0005131, is 51.3 % of the "
             "peak"
+        },
+        "stopped early": {
+            "ACC305": f"note: {ended} cosine schedule of 120: its last rate, 0.0005131, is 51.3 % of the "
+            "peak; it ended with an evaluation, as early stopping does"
         },
         "longer line": {"ACC305": f"note: {ended} linear schedule of 240, if it falls to 0: {much}"},
         "longer line to 0": {"ACC305": f"warning: {ended} linear schedule of 240: {much}"},
@@ -121,12 +126,23 @@ def test_a_run_that_stopped_short_is_found(tmp_path: Path) -> None:
         "more than planned": {"updates": 12, "planned_updates": 10},
         "in micro-steps": {"updates": 6, "planned_updates": 24, "schedule_unit": "micro_steps"},
         "two optimizers": {"updates": 6, "planned_updates": 10, "optimizers": TWO_OPTIMIZERS},
+        "stopped early": {"updates": 6, "planned_updates": 10, "marks": [{"kind": "eval", "attempt_id": 6}]},
+        "evaluated before": {
+            "updates": 6,
+            "planned_updates": 10,
+            "marks": [{"kind": "eval", "attempt_id": 5}],
+        },
     }
     messages = found(tmp_path, runs)
     assert {name: one for name, one in messages.items() if one} == {
         "finished": {"ACC808": "warning: the run finished with 6 of 10 updates"},
         "nearly": {"ACC808": "note: the run finished with 149 of 150 updates"},
         "by an exception": {"ACC808": "note: the run broke off at 6 of 10 updates"},
+        "stopped early": {
+            "ACC808": "note: the run finished with 6 of 10 updates; "
+            "it ended with an evaluation, as early stopping does"
+        },
+        "evaluated before": {"ACC808": "warning: the run finished with 6 of 10 updates"},
     }
 
 

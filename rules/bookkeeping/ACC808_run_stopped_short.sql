@@ -38,7 +38,7 @@ Attempts that were skipped count as done: the plan counts them too. What is less
 than the distance of two records, is silent, and so is an epoch that is not finished because the plan is one
 of updates. Up to 1 % is a note, and so is a run of which nothing says that it finished. An intermediate
 checkpoint's state, and a ledger that is still written, are not checked. Early stopping looks the same as a
-plan that was missed.
+plan that was missed: a run that ended right after an evaluation, as early stopping does, is a note.
 '''
 references = [
     "huggingface/transformers#33455",
@@ -75,10 +75,15 @@ closes AS (
            launch,
            TRUE AS closed,
            bool_or(finished) AS finished,
-           max(attempt_id) AS attempts
+           max(attempt_id) FILTER (kind = 'close') AS attempts,
+           -- Early stopping ends a run right after it has evaluated.
+           coalesce(
+               max(attempt_id) FILTER (kind = 'eval') >= max(attempt_id) FILTER (kind = 'close'), FALSE
+           ) AS ends_with_evaluation
     FROM marks
-    WHERE kind = 'close'
-    GROUP BY ALL
+    WHERE kind IN ('close', 'eval')
+    GROUP BY run_id, launch
+    HAVING bool_or(kind = 'close')
 ),
 epochs AS (
     SELECT run_id,
@@ -102,6 +107,7 @@ measured AS (
            d.last_attempt,
            c.closed,
            c.finished,
+           c.ends_with_evaluation,
            -- A log counts its own steps, a ledger its updates; skipped ones were planned like others.
            CASE
                WHEN p.format = 'ledger' THEN d.last_update + d.skipped
@@ -161,7 +167,7 @@ SELECT run_id,
            WHEN NOT fault THEN NULL
            WHEN stops_short
            THEN format(
-               '{} {:,} of {:,} updates{}',
+               '{} {:,} of {:,} updates{}{}',
                CASE
                    WHEN finished THEN 'the run finished with'
                    WHEN finished IS FALSE THEN 'the run broke off at'
@@ -173,6 +179,11 @@ SELECT run_id,
                    WHEN logged_epoch IS NULL THEN ''
                    WHEN epoch_at = done THEN format(', epoch {:.4g}', logged_epoch)
                    ELSE format(', epoch {:.4g} at {:,}', logged_epoch, epoch_at)
+               END,
+               CASE
+                   WHEN finished AND ends_with_evaluation
+                   THEN '; it ended with an evaluation, as early stopping does'
+                   ELSE ''
                END
            )
            ELSE format(
@@ -199,7 +210,8 @@ SELECT run_id,
            )
        END AS message,
        CASE
-           WHEN finished AND stops_short AND done < (1 - $small) * planned THEN 'warning'
+           WHEN finished AND stops_short AND NOT ends_with_evaluation AND done < (1 - $small) * planned
+           THEN 'warning'
            WHEN finished AND misses_epochs AND epoch < (1 - $small) * planned_epochs THEN 'warning'
            ELSE 'note'
        END AS severity

@@ -35,8 +35,9 @@ Up to 2 % of the schedule, and up to 5 updates, are silent: 16 updates of 45,430
 the last linear update, and a few skipped updates that leave the schedule as many steps short. A schedule
 that ends at a minimum above 0 may end early on purpose, and so may one of a declared length of its own.
 Warm restarts, cyclic schedules and whatever else was declared or is known by its class to rise again pass;
-where nothing says what the schedule is, a second rise is a note. A run that has not finished is told by a
-note, and an intermediate checkpoint's state not at all. The length is known where the schedule was declared
+where nothing says what the schedule is, a second rise is a note. A run that has not finished, or
+that ended right after an evaluation, as early stopping does, is told by a note, and an intermediate
+checkpoint's state not at all. The length is known where the schedule was declared
 or its rates, twenty different ones or more, leave no doubt; a line to 0 looks like one to a minimum that
 was not reached, and is a note where neither was declared.
 '''
@@ -72,11 +73,16 @@ closes AS (
            TRUE AS closed,
            bool_or(finished) AS finished,
            -- The last steps of a log need not have a record.
-           coalesce(max(attempt_id) FILTER (format <> 'ledger'), 0) AS last_step
+           coalesce(max(attempt_id) FILTER (format <> 'ledger' AND kind = 'close'), 0) AS last_step,
+           -- Early stopping ends a run right after it has evaluated.
+           coalesce(
+               max(attempt_id) FILTER (kind = 'eval') >= max(attempt_id) FILTER (kind = 'close'), FALSE
+           ) AS ends_with_evaluation
     FROM marks
     JOIN setups USING (run_id, launch)
-    WHERE kind = 'close'
-    GROUP BY ALL
+    WHERE kind IN ('close', 'eval')
+    GROUP BY run_id, launch
+    HAVING bool_or(kind = 'close')
 ),
 records AS (
     SELECT run_id,
@@ -142,6 +148,7 @@ measured AS (
            s.schedule_updates AS length,
            c.closed,
            c.finished,
+           c.ends_with_evaluation,
            x.lowest_at,
            x.lowest,
            x.again,
@@ -225,14 +232,19 @@ SELECT run_id,
                last_rate
            )
            ELSE format(
-               '{} {:,} updates of a {} schedule of {:,}{}: its last rate, {:.4g}, is {:.3g} % of the peak',
+               '{} {:,} updates of a {} schedule of {:,}{}: its last rate, {:.4g}, is {:.3g} % of the peak{}',
                CASE WHEN finished THEN 'the run ended after' ELSE 'the record ends after' END,
                done,
                schedule,
                length,
                CASE WHEN end_assumed THEN ', if it falls to 0' ELSE '' END,
                last_rate,
-               100 * last_rate / peak
+               100 * last_rate / peak,
+               CASE
+                   WHEN finished AND ends_with_evaluation
+                   THEN '; it ended with an evaluation, as early stopping does'
+                   ELSE ''
+               END
            )
        END AS message,
        CASE
@@ -241,7 +253,7 @@ SELECT run_id,
                WHEN declared_shape IS NULL AND coalesce(scheduler_class, 'LambdaLR') = 'LambdaLR' THEN 'note'
                ELSE 'warning'
            END
-           WHEN ends_early OR (finished AND NOT end_assumed) THEN 'warning'
+           WHEN ends_early OR (finished AND NOT end_assumed AND NOT ends_with_evaluation) THEN 'warning'
            ELSE 'note'
        END AS severity
 FROM judged

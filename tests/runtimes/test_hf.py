@@ -20,10 +20,11 @@ from typing import Any, Final
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 from transformers.trainer_pt_utils import LabelSmoother
 
 import accumaudit
+from accumaudit.engine import check_paths
 from accumaudit.engine.findings import FAILED
 from accumaudit.hooks import hf_trainer
 from accumaudit.hooks.hf_trainer import AccumauditCallback
@@ -172,6 +173,31 @@ def test_evaluation_and_prediction_are_none_of_it(tmp_path: Path) -> None:
     trainer.predict(trainer.eval_dataset)
     assert words(tmp_path) == before == ["ZFBFBFBCOS", "ZFBFBFBCOS", "ZFBFBCOS"] * 2
     assert_clean(tmp_path)
+
+
+@pytest.mark.parametrize("log", ["ledger", "trainer_state.json"])
+def test_early_stopping_is_no_more_than_noted(log: str, tmp_path: Path) -> None:
+    stop = EarlyStoppingCallback(early_stopping_patience=1, early_stopping_threshold=1e9)
+    trainer = hf.make_trainer(
+        tmp_path / "ledger",
+        callbacks=[hf.recording(tmp_path / "ledger"), stop],
+        num_train_epochs=10,
+        eval_strategy="epoch",
+        metric_for_best_model="loss",
+        logging_steps=1,
+    )
+    trainer.train()
+    trainer.save_state()
+    assert len(updates(tmp_path / "ledger")) == 6
+    place = tmp_path / "ledger" if log == "ledger" else tmp_path / "ledger" / "out" / log
+    (run,) = check_paths([place]).runs
+    noted = {
+        verdict.code: verdict for verdict in run.with_status(FAILED) if verdict.code in ("ACC305", "ACC808")
+    }
+    assert [(code, verdict.severity) for code, verdict in noted.items()] == [("ACC808", "note")]
+    assert noted["ACC808"].finding is not None
+    assert "6 of 30 updates" in noted["ACC808"].finding.message
+    assert noted["ACC808"].finding.message.endswith("as early stopping does")
 
 
 def test_data_left_early_have_not_ended(tmp_path: Path) -> None:
