@@ -1,4 +1,4 @@
-"""What all tests share: one pair of training processes for each worker of the session."""
+"""What all tests share: a pair of training processes, and real logs, for each worker of the session."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from accumaudit.ledger.reader import Ledger
     from tests.processes import Pair
 
 # Before torch is loaded: the trainings are small, and the workers share the cores.
@@ -24,6 +25,16 @@ def pair() -> Iterator[Pair]:
     processes = Pair()
     yield processes
     processes.close()
+
+
+@pytest.fixture(scope="session")
+def logs() -> Iterator[Ledger]:
+    """The folder of real logs, read once: other people's trainings."""
+    from accumaudit.ledger.reader import read_ledger
+    from tests.real_logs import real_logs
+
+    with read_ledger([real_logs()]) as ledger:
+        yield ledger
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from accumaudit import importers
 from accumaudit.engine.catalogue import load_rules
 from accumaudit.engine.findings import AuditReport, RunReport
 from accumaudit.engine.judge import audit
-from accumaudit.ledger.reader import read_ledger
+from accumaudit.ledger.reader import Ledger
 from tests.real_logs import real_logs
 
 pytestmark = pytest.mark.slow
@@ -110,9 +110,8 @@ def recognised_and_counted(path: Path) -> tuple[str | None, int]:
 
 
 @pytest.fixture(scope="module")
-def report() -> AuditReport:
-    with read_ledger([real_logs()]) as ledger:
-        return audit(ledger, load_rules())
+def report(logs: Ledger) -> AuditReport:
+    return audit(logs, load_rules())
 
 
 def found(run: RunReport) -> Iterator[tuple[str, str]]:

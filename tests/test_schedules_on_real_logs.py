@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from accumaudit.ledger.reader import Ledger, read_ledger
-from tests.real_logs import real_logs
+from accumaudit.ledger.reader import Ledger
 from tests.series import faulty, judged
 
 pytestmark = pytest.mark.slow  # a hundred logs are read, once
-
-
-@pytest.fixture(scope="module")
-def logs() -> Iterator[Ledger]:
-    with read_ledger([real_logs()]) as ledger:
-        yield ledger
 
 
 def found(code: str, logs: Ledger) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from accumaudit.importers import Options
-from accumaudit.ledger.sources import SEARCH_DEPTH, LedgerError
+from accumaudit.ledger.sources import NEVER_LOGS, SEARCH_DEPTH, LedgerError
 
 AT_ONCE: Final = 8
 """Files that are fetched at the same time."""
@@ -24,15 +24,6 @@ PIECE: Final = 2**20
 
 LONGEST_NAME: Final = 200
 """Characters of a file's name that its copy keeps."""
-
-NEVER_LOGS: Final = frozenset(
-    f".{ending}"
-    for ending in (
-        *("arrow", "bin", "ckpt", "distcp", "h5", "npy", "npz", "onnx", "pkl", "pt", "pth", "safetensors"),
-        *("jpg", "mp4", "png", "tar", "wav", "zip"),
-    )
-)
-"""What lies beside logs, is large, and holds no record: weights, data, pictures."""
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 

@@ -20,6 +20,15 @@ MAGIC: Final[tuple[tuple[bytes, Kind], ...]] = (
     (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"PAR1", "parquet"),
 )
+NEVER_LOGS: Final = frozenset(
+    f".{ending}"
+    for ending in (
+        *("arrow", "bin", "ckpt", "distcp", "h5", "npy", "npz", "onnx", "pkl", "pt", "pth", "safetensors"),
+        *("jpg", "mp4", "png", "tar", "wav", "zip"),
+    )
+)
+"""What lies beside logs, is large or many, and holds no record: weights, data, pictures."""
+
 SEARCH_DEPTH: Final = 4
 """Folders below a given one in which runs are looked for."""
 
@@ -209,7 +218,8 @@ class _Search:
             folder, files = folder.resolve().parent, []
         foreign: dict[Path, list[_File]] = {}
         for path in files:
-            self._sort(path, ledger, foreign)
+            if path.suffix.lower() not in NEVER_LOGS:
+                self._sort(path, ledger, foreign)
         if ledger:
             yield folder, ledger
         yield from foreign.items()

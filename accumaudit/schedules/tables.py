@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any, Final
 
 import duckdb
 import numpy as np
-import pyarrow as pa
 
 from accumaudit.schedules.inversion import Rates
 from accumaudit.schedules.recognition import Declared, Fit, recognise
 from accumaudit.schedules.shapes import Numbers
-
-FITTED: Final = ("warmup_updates", "schedule_updates", "decay_updates", "peak", "minimum", "power", "habit")
-"""Columns that a schedule has where the rates fit it."""
 
 FROM_ZERO: Final = ("transformers", "megatron")
 """Runtimes whose own warm-ups begin at a rate of 0; one's own schedule is declared to none."""
@@ -28,6 +24,23 @@ SELECT run_id, launch, max(schedule), max(warmup_updates), max(coalesce(schedule
        max(coalesce(schedule_unit, 'updates')) = 'updates'
            AND max(coalesce(scheduler_steps_per_update, 1)) = 1
 FROM runs GROUP BY ALL
+"""
+# In lists: neither pandas nor pyarrow is worth its import here.
+_BY_LAUNCH: Final = """
+SELECT run_id, launch, optimizer, any_value(logged), list(attempt_id ORDER BY attempt_id),
+       list(optimizer_update_id ORDER BY attempt_id), list(rate ORDER BY attempt_id)
+FROM rates GROUP BY run_id, launch, optimizer ORDER BY run_id, optimizer, launch
+"""
+_SCHEDULE: Final = """
+INSERT INTO schedules BY NAME
+SELECT $run_id AS run_id, $launch AS launch, $optimizer AS optimizer, $schedule AS schedule,
+       $declared AS declared, $fits AS fits, $warmup AS warmup_updates, $updates AS schedule_updates,
+       $decay AS decay_updates, $peak AS peak, $minimum AS minimum, $power AS power, $habit AS habit
+"""
+_POSITIONS: Final = """
+INSERT INTO positions BY NAME
+SELECT $run_id AS run_id, $launch AS launch, $optimizer AS optimizer, unnest($attempts) AS attempt_id,
+       unnest($positions) AS position, unnest($lags) AS lag
 """
 
 
@@ -42,8 +55,6 @@ class _Setup:
 
 def insert(connection: duckdb.DuckDBPyConnection) -> None:
     """Fill both tables from the rates in the table `rates`."""
-    schedules: list[dict[str, Any]] = []
-    positions: list[pa.Table] = []
     setups = _setups(connection)
     for _, launches in groupby(_launches(connection), key=lambda one: (one.run_id, one.optimizer)):
         before: Fit | None = None
@@ -54,13 +65,10 @@ def insert(connection: duckdb.DuckDBPyConnection) -> None:
             fit = recognise(launch.rates, setup.declared, follows) if setup.in_updates else None
             if fit is not None and (habit is None or not setup.resumed):
                 habit = _habit(launch.rates, fit)
-            schedules.append(_schedule(launch, setup, fit, habit if fit else None))
+            connection.execute(_SCHEDULE, _schedule(launch, setup, fit, habit))
             if launch.logged and fit is not None:
-                positions.append(_positions(launch, fit, habit or 0))
+                connection.execute(_POSITIONS, _positions(launch, fit, habit or 0))
             before = fit or (before if setup.resumed else None)
-    _store(connection, "schedules", pa.Table.from_pylist(schedules))
-    for table in positions:
-        _store(connection, "positions", table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,43 +79,24 @@ class _Launch:
     logged: bool
     rates: Rates
 
+    @property
+    def key(self) -> dict[str, Any]:
+        """The columns that name it."""
+        return {"run_id": self.run_id, "launch": self.launch, "optimizer": self.optimizer}
 
-def _launches(connection: duckdb.DuckDBPyConnection) -> list[_Launch]:
+
+def _launches(connection: duckdb.DuckDBPyConnection) -> Iterator[_Launch]:
     """The rates of each launch and optimizer."""
-    columns = connection.execute("FROM rates ORDER BY run_id, optimizer, launch, attempt_id").fetchnumpy()
-    keys: list[Any] = [columns[name] for name in ("run_id", "launch", "optimizer", "logged")]
-    attempts = _numbers(columns["attempt_id"])
-    updates = _numbers(columns["optimizer_update_id"])
-    rates = _numbers(columns["rate"])
-    found = []
-    for first, last in _stretches(keys):
-        chosen = slice(first, last)
-        counted = attempts if np.isnan(updates[chosen]).any() else updates
-        run_id, launch, optimizer, logged = (key[first] for key in keys)
-        found.append(
-            _Launch(
-                str(run_id),
-                int(launch),
-                int(optimizer),
-                bool(logged),
-                Rates.of(attempts[chosen], counted[chosen], rates[chosen]),
-            )
-        )
-    return found
+    rows = connection.execute(_BY_LAUNCH).fetchall()
+    for run_id, launch, optimizer, logged, attempt_ids, update_ids, rates in rows:
+        attempts, updates = _numbers(attempt_ids), _numbers(update_ids)
+        counted = attempts if np.isnan(updates).any() else updates
+        yield _Launch(run_id, launch, optimizer, logged, Rates.of(attempts, counted, _numbers(rates)))
 
 
-def _stretches(keys: list[Any]) -> Iterator[tuple[int, int]]:
-    """Where equal keys begin and end."""
-    count = len(keys[0])
-    if count:
-        changes = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
-        starts = [0, *(np.flatnonzero(changes) + 1).tolist(), count]
-        yield from pairwise(starts)
-
-
-def _numbers(column: Any) -> Numbers:
+def _numbers(column: list[float | None]) -> Numbers:
     """A column of numbers; what is missing is NaN."""
-    return np.asarray(np.ma.filled(column.astype(np.float64), np.nan))
+    return np.array(column, dtype=np.float64)
 
 
 def _setups(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, int], _Setup]:
@@ -139,49 +128,30 @@ def _habit(rates: Rates, fit: Fit) -> int:
 
 
 def _schedule(launch: _Launch, setup: _Setup, fit: Fit | None, habit: int | None) -> dict[str, Any]:
-    """A row of the table `schedules`."""
-    row: dict[str, Any] = dict.fromkeys(FITTED) | {
-        "run_id": launch.run_id,
-        "launch": launch.launch,
-        "optimizer": launch.optimizer,
-        "schedule": setup.declared.shape,
+    """The values of a row of the table `schedules`."""
+    schedule = fit.schedule if fit is not None else None
+    return launch.key | {
+        "schedule": schedule.shape if schedule else setup.declared.shape,
         "declared": setup.declared.is_known,
-        "fits": fit is not None,
-    }
-    if fit is None:
-        return row
-    schedule = fit.schedule
-    return row | {
-        "schedule": schedule.shape,
-        "warmup_updates": schedule.warmup,
-        "schedule_updates": schedule.updates,
-        "decay_updates": schedule.length if schedule.shape == "wsd" else None,
-        "peak": schedule.peak,
-        "minimum": schedule.minimum,
-        "power": schedule.power,
-        "habit": habit,
+        "fits": schedule is not None,
+        "warmup": schedule and schedule.warmup,
+        "updates": schedule and schedule.updates,
+        "decay": schedule.length if schedule and schedule.shape == "wsd" else None,
+        "peak": schedule and schedule.peak,
+        "minimum": schedule and schedule.minimum,
+        "power": schedule and schedule.power,
+        "habit": habit if schedule else None,
     }
 
 
-def _positions(launch: _Launch, fit: Fit, habit: int) -> pa.Table:
-    """Rows of the table `positions`."""
-    count = len(launch.rates)
-    lags = launch.rates.attempts - habit - fit.positions
-    whole = {
-        name: pa.array(column, mask=np.isnan(column))
-        for name, column in (("position", fit.positions), ("lag", lags))
+def _positions(launch: _Launch, fit: Fit, habit: int) -> dict[str, Any]:
+    """The values of rows of the table `positions`."""
+    return launch.key | {
+        "attempts": _whole(launch.rates.attempts),
+        "positions": _whole(fit.positions),
+        "lags": _whole(launch.rates.attempts - habit - fit.positions),
     }
-    columns = {
-        "run_id": pa.repeat(pa.scalar(launch.run_id), count),
-        "launch": pa.repeat(pa.scalar(launch.launch), count),
-        "optimizer": pa.repeat(pa.scalar(launch.optimizer), count),
-        "attempt_id": pa.array(launch.rates.attempts),
-        **whole,
-    }
-    return pa.table(columns)
 
 
-def _store(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
-    connection.register("built", table)
-    connection.execute(f"INSERT INTO {name} BY NAME FROM built")
-    connection.unregister("built")
+def _whole(column: Numbers) -> list[int | None]:
+    return [None if number != number else int(number) for number in column.tolist()]
