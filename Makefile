@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-oldest check format docs bench build clean
+.PHONY: help setup demo test test-fast test-oldest check format docs scoreboard scoreboard-peers bench build clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -60,6 +60,9 @@ format: $(READY) ## mend what ruff can mend
 docs: $(READY) ## write the generated parts of README.md and docs/ again
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m tests.runtimes.coverage
+
+scoreboard: $(READY) ## train the faults that people had, and write what is found of them into docs/scoreboard.md
+	$(BIN)/python -m tests.faults.scoreboard
 
 bench: $(READY) ## benchmarks: ratios, measured on this machine
 	@for file in $(sort $(wildcard tests/benchmarks/bench_*.py)); do \

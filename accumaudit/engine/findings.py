@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import Final
@@ -50,6 +51,18 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ignored:
+    """Faulty rows that somebody asked to leave out of the report."""
+
+    reason: str
+    """Why, in the words of who asked."""
+    source: str
+    """Where it was asked: the name of a file, or of an option."""
+    severity: str
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What one rule says of one run."""
 
@@ -65,6 +78,8 @@ class Verdict:
     finding: Finding | None
     summary: str
     fix: str
+    ignored: tuple[Ignored, ...] = ()
+    """What was left out of the finding, or of a rule that would have failed."""
 
     @property
     def advice(self) -> str:
@@ -128,6 +143,11 @@ class RunReport:
         """The verdicts of one status; the failed ones with the highest severity first."""
         chosen = [verdict for verdict in self.verdicts if verdict.status == status]
         return sorted(chosen, key=lambda verdict: SEVERITIES.index(verdict.severity))
+
+
+def fingerprint(run_id: str, code: str, finding: Finding) -> str:
+    """The same for the same finding in a later audit: no place in a file, no wording, no count."""
+    return hashlib.sha256(f"{code}\0{run_id}\0{finding.first_update}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
