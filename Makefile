@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 OLDEST := .venv-oldest
+PEERS := .venv-peers
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
@@ -47,9 +48,10 @@ $(OLDEST)/ready: pyproject.toml constraints-oldest.txt
 		--editable '.[torch,runtimes]' pytest pytest-timeout
 	@touch $@
 
-check: $(READY) ## lint, format, types, generated pages
+check: $(READY) ## lint, format, types, SQL, generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/sqlfluff lint --disable-progress-bar $(wildcard rules/*/)
 	$(BIN)/mypy
 	$(BIN)/python docs/generate.py --check
 
@@ -64,6 +66,15 @@ docs: $(READY) ## write the generated parts of README.md and docs/ again
 scoreboard: $(READY) ## train the faults that people had, and write what is found of them into docs/scoreboard.md
 	$(BIN)/python -m tests.faults.scoreboard
 
+scoreboard-peers: $(PEERS)/ready ## the same faults under other tools, in an environment of their own: hours
+	$(PEERS)/bin/python -m tests.faults.peers $(PEERS)/answers
+
+$(PEERS)/ready: pyproject.toml constraints.txt constraints-peers.txt
+	$(PYTHON) -m venv --clear $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[torch]' --requirement constraints-peers.txt
+	@touch $@
+
 bench: $(READY) ## benchmarks: ratios, measured on this machine
 	@for file in $(sort $(wildcard tests/benchmarks/bench_*.py)); do \
 		name=$${file%.py}; $(BIN)/python -m "$$(echo $$name | tr / .)" || exit 1; \
@@ -73,4 +84,4 @@ build: $(READY) ## source distribution and wheel, into dist/
 	$(BIN)/python -m build --outdir dist .
 
 clean: ## remove the environment, builds and caches
-	rm -rf $(VENV) $(OLDEST) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(PEERS) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis

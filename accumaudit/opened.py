@@ -27,16 +27,18 @@ except ModuleNotFoundError:
 
 from accumaudit.engine.catalogue import load_rules
 from accumaudit.engine.judge import audit
-from accumaudit.engine.rule import SEVERITIES, nearest, sql_reason
+from accumaudit.engine.rule import SEVERITIES, sql_reason
 from accumaudit.importers.options import checked
 from accumaudit.ledger.reader import LedgerError, NoLog, Options, Unreadable, read_ledger
 from accumaudit.ledger.remote import place
+from accumaudit.nearest import nearest
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
 
     from accumaudit.engine.findings import AuditReport
+    from accumaudit.engine.ignoring import Ignore
 
 __all__ = ["Ledger", "LedgerError", "Table"]
 
@@ -241,7 +243,7 @@ class Ledger:
         self,
         *,
         select: Collection[str] = (),
-        ignore: Collection[str] = (),
+        ignore: Collection[str | Ignore] = (),
         params: Mapping[str, float] | None = None,
         rules: Sequence[str | os.PathLike[str]] = (),
     ) -> AuditReport:
@@ -249,7 +251,8 @@ class Ledger:
 
         Args:
             select: judge by these rules alone: names, codes, or the beginning of codes.
-            ignore: leave these out.
+            ignore: leave these out; an `accumaudit.engine.ignoring.Ignore` leaves out the findings of some
+                runs or updates alone, with a reason.
             params: thresholds, as in `{"ACC102.spread": 0.02}`.
             rules: folders of further rules.
 

@@ -19,6 +19,9 @@ from typing import Final
 import pyarrow as pa
 
 from accumaudit import importers
+from accumaudit.cli.explain import manual
+from accumaudit.cli.explain import RUNTIMES, thresholds
+from accumaudit.cli.glossary import WORDS
 from accumaudit.engine.catalogue import Catalogue, load_rules
 from accumaudit.engine.rule import Rule
 from accumaudit.ledger.columns import TYPES
@@ -26,7 +29,7 @@ from accumaudit.ledger.schema import FIELDS, RECORD_FIELD, Field
 from accumaudit.rules import TABLES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGES: Final = ("README.md", "docs/ledger.md", "docs/logs.md", "docs/rules.md")
+PAGES: Final = ("README.md", "docs/ci.md", "docs/ledger.md", "docs/logs.md", "docs/rules.md")
 DATA: Final = ROOT / "tests" / "data"
 """Small logs in the grammar of each format."""
 EVERYWHERE: Final = {
@@ -117,9 +120,7 @@ def rule_section(rules: Catalogue, rule: Rule) -> str:
         f"Not checked where {rule.scope_is_empty}, or where a field it needs is null in the whole run.",
         f"Reads {', '.join(f'`{need}`' for need in rule.needs)}.".replace(" or ", "` or `"),
     ]
-    if rule.params:
-        values = (f"`{rule.code}.{name}={value:g}`" for name, value in rule.params.items())
-        facts.append(f"Parameters: {', '.join(values)}.")
+    facts += [f"Threshold `{name}`: {meaning}." for name, meaning in thresholds(rule).items()]
     if rule.explains:
         facts.append(f"Where it finds a fault, these say nothing more about it: {links(rules, rule)}.")
     parts = [
@@ -128,7 +129,7 @@ def rule_section(rules: Catalogue, rule: Rule) -> str:
         "\n".join(f"- {fact}" for fact in facts),
         f"**Why it matters.** {rule.why}",
         f"**Example.** {rule.example}",
-        f"**What to do.** {rule.fix}",
+        f"**What to do.** {by_runtime(rule.fix)}",
         f"**No fault when.** {rule.not_a_fault_when}",
     ]
     if rule.references:
@@ -136,9 +137,29 @@ def rule_section(rules: Catalogue, rule: Rule) -> str:
     return "\n\n".join(parts)
 
 
+def by_runtime(fix: str) -> str:
+    """The lines of a fix that begin with a runtime as a list."""
+    return re.sub(rf"^({'|'.join(RUNTIMES)}):", r"- **\1**:", fix, flags=re.MULTILINE)
+
+
+def word_table() -> str:
+    """The words of the trade that the manuals use."""
+    return table(("word", "what it means"), WORDS.items())
+
+
 def links(rules: Catalogue, rule: Rule) -> str:
     """The rules that a rule explains; those that do not exist yet are not named."""
     return ", ".join(f"[{code}](#{anchor(rules[code])})" for code in rule.explains if code in rules)
+
+
+def manuals(rules: Catalogue, *codes: str) -> str:
+    """What `accumaudit explain` prints of some rules, without the place of the query."""
+
+    def page(code: str) -> str:
+        text = "\n".join(manual(rules[code], rules, 80)).partition("\n\nQuery\n")[0]
+        return f"```console\n$ accumaudit explain {code}\n{text}\n```"
+
+    return "\n\n".join(map(page, codes))
 
 
 def demo() -> str:
@@ -157,19 +178,38 @@ def log_example() -> str:
     return f"```console\n$ accumaudit check fp16/trainer_state.json\n{report.strip()}\n```"
 
 
-def _said(folder: Path, *arguments: str) -> str:
+def format_example(format_: str, language: str) -> str:
+    """The report on the fault of the demo, in a format of other programs."""
+    with tempfile.TemporaryDirectory() as folder:
+        _said(Path(folder), "demo", "--fault", "fixed-divisor-tail", "--log-dir", "runs")
+        arguments = ("check", "runs", "--select", "ACC101,ACC103", "--format", format_)
+        said = _said(Path(folder), *arguments, status=1)
+    report = re.sub(r"(/\d{5})\.\w+\.jsonl", r"\1.LAUNCH.jsonl", said)
+    return f"```{language}\n{report.strip()}\n```"
+
+
+def _said(folder: Path, *arguments: str, status: int = 0) -> str:
     command = [sys.executable, "-m", "accumaudit", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
+    environment = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout
+    return done.stdout
 
 
 def renewed(text: str, parts: dict[str, Callable[[], str]]) -> str:
-    """A page with its generated parts written again."""
+    """A page with these of its generated parts written again."""
 
     def renew(found: re.Match[str]) -> str:
         name = found[1]
+        if name not in parts:
+            return found[0]
         return f"<!-- begin {name} -->\n{parts[name]()}\n<!-- end {name} -->"
 
     return re.sub(r"<!-- begin ([a-z-]+) -->\n.*?<!-- end \1 -->", renew, text, flags=re.DOTALL)
@@ -185,10 +225,15 @@ def pages() -> dict[Path, str]:
         "tables": auditor_tables,
         "rule-list": lambda: rule_table(rules, "docs/rules.md"),
         "rule-table": lambda: rule_table(rules),
+        "words": word_table,
         "rules": lambda: rule_sections(rules),
         "demo": demo,
         "formats": format_table,
         "log-example": log_example,
+        "manuals": lambda: manuals(rules, "ACC102", "ACC502"),
+        "github-example": lambda: format_example("github", "text"),
+        "markdown-example": lambda: format_example("markdown", "markdown"),
+        "junit-example": lambda: format_example("junit", "xml"),
     }
     return {ROOT / name: renewed((ROOT / name).read_text(encoding="utf-8"), parts) for name in PAGES}
 

@@ -39,7 +39,7 @@ def attach_accelerate(
     """Record every optimizer update of a loop around an Accelerator.
 
     Args:
-        accelerator: the Accelerator; it tells accumulation steps, data and scaler.
+        accelerator: the Accelerator; it tells accumulation steps, data, scaler and its device mesh.
         model: what `prepare` returned for the model.
         optimizer: what it returned for the optimizer, or a list of them.
         scheduler: what it returned for the scheduler, or a list as long as that of the optimizers.
@@ -63,7 +63,10 @@ def attach_accelerate(
         versions={"accelerate": accelerate.__version__},
         scheduler_steps_per_update=_steps_per_update(accelerator, scheduler),
     )
-    told: dict[str, Any] = {"accumulation_steps": accelerator.gradient_accumulation_steps}
+    told: dict[str, Any] = {
+        "accumulation_steps": accelerator.gradient_accumulation_steps,
+        "layout": getattr(accelerator, "torch_device_mesh", None),  # version 1.3 has none
+    }
     audit = attach_runtime(
         contract,
         model,

@@ -40,6 +40,7 @@ def attach(
     max_grad_norm: float | None = None,
     dataloader: Any = None,
     gradient_divisor: float | None = None,
+    layout: Any = None,
     loss_coefficients: Mapping[str, float] | None = None,
     loss_unit: str = "token",
     labels: str | None = None,
@@ -63,6 +64,8 @@ def attach(
         dataloader: the iterable over the training data; its iterations are epochs, but for those without
             gradients, which evaluate.
         gradient_divisor: what the sum of the ranks' gradients is divided by, where no wrapper tells.
+        layout: this rank's place among tensor, context, sequence, pipeline and data ranks: a DeviceMesh with
+            named dimensions, or {name: (rank, size)}; left out, all ranks have different data.
         loss_coefficients: deliberate factor of each loss term, by name; the first term is "main".
         loss_unit: token or sample: what the loss is averaged over, and the word that messages use.
         labels: name of the model's argument that holds integer labels, where the model returns its loss.
@@ -78,8 +81,8 @@ def attach(
 
     Raises:
         ValueError: no trainable parameter, an optimizer of other parameters, an optimizer that is attached
-            already, lists of unequal length, or a number that cannot be.
-        TypeError: a scheduler or scaler that is none, or data whose iteration cannot be watched.
+            already, lists of unequal length, a number that cannot be, or a layout of other ranks.
+        TypeError: a scheduler, scaler or layout that is none, or data whose iteration cannot be watched.
         OSError: log_dir cannot be written.
     """
     options = Options(
@@ -88,6 +91,7 @@ def attach(
         max_grad_norm=max_grad_norm,
         dataloader=dataloader,
         gradient_divisor=gradient_divisor,
+        layout=layout,
         loss_coefficients=loss_coefficients,
         loss_unit=loss_unit,
         labels=labels,
@@ -121,8 +125,9 @@ def attach_runtime(
     options.check()
     run = Path(options.log_dir)
     rank, world_size = global_rank()
-    launch = launch_token(run, world_size)
     writing = options.writing_ranks(world_size)
+    declared = options.declared(writing, world_size)
+    launch = launch_token(run, world_size)
     if writing is not None and rank not in writing:
         return Audit(None)
     head = run_record(
@@ -133,7 +138,7 @@ def attach_runtime(
         launch=launch,
         rank=rank,
         world_size=world_size,
-        declared=options.declared(writing),
+        declared=declared,
     )
     coefficients = dict(options.loss_coefficients or {})
     recorder = Recorder(
@@ -145,6 +150,7 @@ def attach_runtime(
         schedulers,
         scaler=scaler,
         several_ranks=world_size > 1,
+        pipelined=head.get("pipeline_size", 1) > 1,
         settler=Settler(launch, rank, coefficients, head["gradient_divisor"], options.microbatch_detail),
         loss_source=_loss_source(contract, reducer, options),
     )
@@ -153,6 +159,12 @@ def attach_runtime(
         return _without_hooks(recorder, lazy)
     audit = Audit(recorder, Summary(run, recorder) if options.summary and rank == 0 else None)
     _start(recorder, audit)
+    if head["data_parallel_size"] is None:
+        reduced = head["shard_size"] * head["replica_size"]
+        recorder.not_recorded(
+            f"gradients are reduced over {reduced} of {world_size} ranks, and what the others do is not "
+            "known: give layout, or ranks are not compared and no weights judged"
+        )
     return audit
 
 

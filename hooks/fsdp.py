@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, distributed, nn
 from accumaudit.hooks.framework import Framework
 from accumaudit.hooks.handles import unreal
 from accumaudit.hooks.modules import uncompiled
-from accumaudit.hooks.reducers import Kept, Reducer
+from accumaudit.hooks.reducers import Kept, Reducer, data_ranks
 from accumaudit.hooks.session import session
 from accumaudit.hooks.wrappers import Function
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from accumaudit.hooks.recorder import Recorder
 
 PACKAGE = "torch.distributed.fsdp"
+PIPELINING = "torch.distributed.pipelining.stage"
 
 
 def fsdp_reducer(model: nn.Module) -> Reducer | None:
@@ -114,10 +115,10 @@ class ShardingReducer(Reducer):
                 "or no weights are judged"
             )
 
-    def layout(self, rank: int, world_size: int) -> dict[str, int]:
+    def layout(self, rank: int, world_size: int) -> Mapping[str, int | None]:
         """Ranks of one shard are replicas of each other."""
         del rank
-        found = {
+        found: dict[str, int | None] = {
             "shard_rank": self.shard_rank,
             "shard_size": self.shard_size,
             "replica_rank": self.replica_rank,
@@ -125,17 +126,9 @@ class ShardingReducer(Reducer):
         }
         if self.tensor_size > 1:
             found |= {"tensor_rank": self.tensor_rank, "tensor_size": self.tensor_size}
-        return found | self._data_ranks(world_size)
-
-    def _data_ranks(self, world_size: int) -> dict[str, int]:
-        """Those that reduce together have different data; nothing where ranks are left over."""
         size = self.shard_size * self.replica_size
-        if size * self.tensor_size != world_size:
-            return {}
-        return {
-            "data_parallel_rank": self.replica_rank * self.shard_size + self.shard_rank,
-            "data_parallel_size": size,
-        }
+        place = self.replica_rank * self.shard_size + self.shard_rank
+        return found | data_ranks(place, size, size * self.tensor_size == world_size)
 
 
 class FSDP1Reducer(ShardingReducer):
@@ -248,6 +241,27 @@ def _wrap_clip(original: Function) -> Function:
         return norm
 
     return clip_grad_norm_
+
+
+def _wrap_reduction(original: Function) -> Function:
+    """A stage's `perform_reduce_grad`, after the last backward of a schedule."""
+
+    def perform_reduce_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        session.each(lambda recorder: recorder.reduced_late(self.submod))
+        return result
+
+    return perform_reduce_grad
+
+
+def _wrap_scaling(original: Function) -> Function:
+    """A stage's `scale_grads`: what is reduced is looked at before it is divided."""
+
+    def scale_grads(self: Any, *args: Any, **kwargs: Any) -> Any:
+        session.each(lambda recorder: recorder.reduced_late(self.submod))
+        return original(self, *args, **kwargs)
+
+    return scale_grads
 
 
 def _dtypes(policies: Iterable[Any]) -> list[str]:
@@ -366,6 +380,17 @@ class FSDP2Reducer(ShardingReducer):
                     )
         for parameter in wanted.values():
             yield parameter, (parameter.grad,)
+
+    def watch(self, recorder: Recorder) -> None:
+        """Hear the stages of torch's pipelines, which reduce when all backwards have ended."""
+        super().watch(recorder)
+        stages = sys.modules.get(PIPELINING)
+        if stages is not None and recorder.pipelined:
+            framework = Framework("torch", torch.__version__)
+            stage = stages._PipelineStageBase
+            framework.patch(stage, "perform_reduce_grad", _wrap_reduction, loses="reductions of pipelines")
+            framework.patch(stage, "scale_grads", _wrap_scaling, loses="divisions of a pipeline's gradients")
+            framework.tell(recorder)
 
     def copies(self, parameter: Tensor) -> int:
         """A parameter lies whole on ranks that do not shard it, and one that FSDP ignores on all of them."""

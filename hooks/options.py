@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from accumaudit.hooks import patches
+from accumaudit.hooks.layout import coordinates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,7 @@ class Options:
     max_grad_norm: float | None = None
     dataloader: Any = None
     gradient_divisor: float | None = None
+    layout: Any = None
     loss_coefficients: Mapping[str, float] | None = None
     loss_unit: str = "token"
     labels: str | None = None
@@ -74,9 +76,15 @@ class Options:
             )
         return chosen if len(chosen) < world_size else None
 
-    def declared(self, writing: list[int] | None) -> dict[str, Any]:
-        """What the run record says of it, with the ranks that write."""
+    def declared(self, writing: list[int] | None, world_size: int) -> dict[str, Any]:
+        """What the run record says of it, with the ranks that write.
+
+        Raises:
+            ValueError: a layout of other ranks than these.
+            TypeError: a layout that is none.
+        """
         return {
+            **({} if self.layout is None else coordinates(self.layout, world_size)),
             "accumulation_steps": self.accumulation_steps,
             "max_grad_norm": self.max_grad_norm,
             "gradient_divisor": self.gradient_divisor,

@@ -57,6 +57,7 @@ class Recorder:
         schedulers: Sequence[Any],
         *,
         several_ranks: bool,
+        pipelined: bool,
         scaler: Any,
         settler: Settler,
         loss_source: LossSource,
@@ -67,6 +68,8 @@ class Recorder:
         self.accumulation_steps = options.accumulation_steps
         self.every = options.every
         self.several_ranks = several_ranks
+        self.pipelined = pipelined
+        """A schedule runs forwards ahead of other micro-steps' backwards."""
         self._divisor = self._divisor_now()
         self.settler = settler
         self.writer: LedgerWriter | None = None
@@ -308,6 +311,12 @@ class Recorder:
         """A backward has ended, its reduction included."""
         for track in self.tracks:
             track.backward_ended(backward)
+
+    def reduced_late(self, model: nn.Module) -> None:
+        """What the backwards of this model gathered has been reduced, after the last of them."""
+        if any(module is model for module in self.model.modules()):
+            for track in self.tracks:
+                track.reduced_late()
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
         """Just before a clip."""

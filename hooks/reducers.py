@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor, distributed, nn
@@ -69,8 +69,8 @@ class Reducer:
         """What the sum of the ranks' gradients is divided by; None where that is not known."""
         return 1.0 if world_size == 1 else None
 
-    def layout(self, rank: int, world_size: int) -> dict[str, int]:
-        """The run record's coordinates of shards and replicas."""
+    def layout(self, rank: int, world_size: int) -> Mapping[str, int | None]:
+        """The run record's coordinates of shards and replicas; none of data where ranks are left over."""
         del rank, world_size
         return {}
 
@@ -142,9 +142,21 @@ class DDPReducer(Reducer):
         hooked = bool(getattr(self._wrapper, "_comm_hooks", ()))
         return None if hooked else float(distributed.get_world_size(self._wrapper.process_group))
 
-    def layout(self, rank: int, world_size: int) -> dict[str, int]:
-        """All ranks are replicas."""
-        return {"replica_rank": rank, "replica_size": world_size, "shard_rank": 0, "shard_size": 1}
+    def layout(self, rank: int, world_size: int) -> Mapping[str, int | None]:
+        """All ranks of its group are replicas."""
+        del rank
+        group = self._wrapper.process_group
+        place, size = distributed.get_rank(group), distributed.get_world_size(group)
+        replicas = {"replica_rank": place, "replica_size": size, "shard_rank": 0, "shard_size": 1}
+        return replicas | data_ranks(place, size, size == world_size)
+
+
+def data_ranks(rank: int, size: int, all_ranks: bool) -> dict[str, int | None]:
+    """Those that reduce together have different data; of ranks beside them nothing is known."""
+    return {
+        "data_parallel_rank": rank if all_ranks else None,
+        "data_parallel_size": size if all_ranks else None,
+    }
 
 
 def reducer_of(model: nn.Module) -> Reducer:

@@ -121,10 +121,13 @@ class Settler:
 
     def _rescale(self, reading: Reading) -> float | None:
         """What multiplied the gradients, without the division that belongs to the loop's own reduction."""
-        averages = "A" in reading.word and reading.rescale is not None and self.gradient_divisor is not None
-        if averages and abs((reading.rescale or 0.0) * (self.gradient_divisor or 0.0) - 1) < 1e-6:
-            return 1.0
-        return reading.rescale
+        rescale, divisor = reading.rescale, self.gradient_divisor
+        if "A" not in reading.word or rescale is None or divisor is None:
+            return rescale
+        for part in (reading.since_reduced, rescale):
+            if part is not None and abs(part * divisor - 1) < 1e-6:
+                return 1.0 if part == rescale else rescale / part
+        return rescale
 
     def _parameter_moved(self, optimizer: int, attempt: Attempt, values: Shipment) -> bool | None:
         """Whether the probe's parameter is not what the step before left; None where that is not known."""

@@ -216,7 +216,7 @@ class Track:
                 place = 0
             events.insert(place, Event("Z"))
             self._cleared = False
-        joins = first is None and self.window.saw_forward and self.window.micro_steps
+        joins = first is None and self.window.saw_forward and not self._has_own_forward(backward)
         micro_step = self.window.micro_steps[-1] if joins else self._begin_micro_step()
         events.append(Event("B" if self._reduces else "b", micro_step=micro_step))
         self._fill(micro_step, backward)
@@ -225,6 +225,24 @@ class Track:
         if not self._awaits_gradient:
             self.probe.refresh()
             self._note_gradient()
+
+    def _has_own_forward(self, backward: Backward) -> bool:
+        """Whether no backward went before through one of its forwards: in a pipeline that is a micro-step."""
+        if not self.window.micro_steps:
+            return True
+        used = {id(forward) for step in self.window.micro_steps for forward in step.forwards}
+        own = (forward for forward in backward.forwards if forward.recorder == id(self._recorder))
+        return self._recorder.pipelined and any(id(forward) not in used for forward in own)
+
+    def reduced_late(self) -> None:
+        """What the backwards gathered has been reduced, after the last of them: it is noted at that one."""
+        last = next((event for event in reversed(self.window.events) if event.micro_step is not None), None)
+        if last is None or last.letter == "B" or self.window.attempt is not None:
+            return
+        last.letter = "B"
+        self._awaits_gradient = False
+        self.probe.refresh()
+        self._note_gradient()
 
     def _note_gradient(self) -> None:
         self.window.gradient = self.probe.slice

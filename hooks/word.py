@@ -34,6 +34,8 @@ class Reading:
     None where it is not known."""
     rescale: float | None = 1.0
     """The same after the last backward, for the whole window."""
+    since_reduced: float | None = 1.0
+    """The part of it that came after the loop's own reduction."""
     reduced: Tensor | None = None
     """The probe's slice after a collective of the loop on a copy of the gradients."""
 
@@ -48,17 +50,21 @@ class Reading:
     def forget(self) -> None:
         """The gradients were cleared: what was kept so far is discarded."""
         self.discarded += len(self.kept)
-        self.kept, self.factors, self.unscaled, self.rescale = [], {}, {}, 1.0
+        self.kept, self.factors, self.unscaled, self.rescale, self.since_reduced = [], {}, {}, 1.0, 1.0
 
     def multiply(self, factor: float | None, last: bool) -> None:
         """The gradients were multiplied, after the last backward or between two micro-steps."""
         if not self.kept:
             self.rescale = None  # gradients of nobody knows what
         elif last:
-            self.rescale = None if factor is None or self.rescale is None else self.rescale * factor
+            self.rescale = _product(self.rescale, factor)
+            self.since_reduced = _product(self.since_reduced, factor)
         for micro_step in self.kept if not last else ():
-            known = self.factors.get(id(micro_step), 1.0)
-            self.factors[id(micro_step)] = None if factor is None or known is None else known * factor
+            self.factors[id(micro_step)] = _product(self.factors.get(id(micro_step), 1.0), factor)
+
+
+def _product(known: float | None, factor: float | None) -> float | None:
+    return None if factor is None or known is None else known * factor
 
 
 def read_events(events: Sequence[Event], values: Shipment) -> Reading:
@@ -72,6 +78,8 @@ def read_events(events: Sequence[Event], values: Shipment) -> Reading:
         letter, factor = _settle(event, values)
         if letter == "M" and factor is None and event.collective and event.change is not None:
             letter, reading.reduced = "A", event.change.after
+        if letter == "A":
+            reading.since_reduced = 1.0
         attempted = attempted or letter in ("O", "X")
         if event.letter == "?" and (attempted or not letter):
             continue  # of the next window, or nothing

@@ -26,7 +26,7 @@ CREATE TEMP MACRO fits(t, f, tolerance) AS t > 0 AND f > 0 AND abs(t / f - 1) <=
 --   path, format     where the run lies; 'ledger', or the kind of a foreign log
 --   token_ranks      R, the number of ranks with different tokens; NULL where the layout is unknown
 --   tokens_rank      this rank is one of them: the first of its tensor group, in the stage that has the loss
---   parameter_part   ranks of equal parts hold the same parameters
+--   parameter_part   ranks of equal parts hold the same parameters; NULL where the layout is unknown
 -- A rank whose run line was lost has what its launch shares, and NULL elsewhere.
 
 CREATE TEMP TABLE declared AS
@@ -78,13 +78,18 @@ GROUP BY ALL;
 CREATE TABLE runs AS
 WITH sized AS (
     SELECT *, coalesce(tensor_size, 1)::DOUBLE * coalesce(pipeline_size, 1) AS same_tokens,
-           coalesce(context_size, 1)::DOUBLE * coalesce(sequence_size, 1) AS sample_parts
+           coalesce(context_size, 1)::DOUBLE * coalesce(sequence_size, 1) AS sample_parts,
+           -- A wrapper may reduce over a part of the ranks: what the others are must be known.
+           coalesce(data_parallel_size IS NOT NULL
+                        OR shard_size::DOUBLE * replica_size * same_tokens >= world_size, true) AS placed,
+           (tensor_size > 1 AND tensor_rank IS NULL) OR (pipeline_size > 1 AND pipeline_rank IS NULL)
+               OR (shard_size > 1 AND shard_rank IS NULL) AS unplaced_part
     FROM run_lines
 )
-SELECT sized.* EXCLUDE (same_tokens, sample_parts), src.path, src.format,
+SELECT sized.* EXCLUDE (same_tokens, sample_parts, placed, unplaced_part), src.path, src.format,
        TRY_CAST(
            CASE WHEN data_parallel_size >= 1 THEN data_parallel_size
-                WHEN world_size % nullif(same_tokens * sample_parts, 0) = 0
+                WHEN placed AND world_size % nullif(same_tokens * sample_parts, 0) = 0
                 THEN world_size / (same_tokens * sample_parts) END * sample_parts AS BIGINT) AS token_ranks,
        coalesce(pipeline_rank = coalesce(loss_stage, pipeline_size - 1), true)
            AND CASE WHEN data_parallel_rank IS NULL THEN coalesce(tensor_rank, 0) = 0
@@ -92,7 +97,9 @@ SELECT sized.* EXCLUDE (same_tokens, sample_parts), src.path, src.format,
                         PARTITION BY run_id, launch, data_parallel_rank, context_rank, sequence_rank, pipeline_rank
                         ORDER BY tensor_rank, rank) = 1
                END AS tokens_rank,
-       concat_ws('/', coalesce(tensor_rank, 0), coalesce(pipeline_rank, 0), coalesce(shard_rank, 0)) AS parameter_part
+       if(placed AND unplaced_part IS NOT TRUE,
+          concat_ws('/', coalesce(tensor_rank, 0), coalesce(pipeline_rank, 0), coalesce(shard_rank, 0)), NULL)
+           AS parameter_part
 FROM sized LEFT JOIN loss_stages USING (run_id, launch) LEFT JOIN stored.sources src USING (run_id);
 
 -- updates: a row per run_id, launch, optimizer, attempt_id and rank --------------------------------------
@@ -195,8 +202,10 @@ CREATE TABLE marks AS FROM mark_records;
 --   applied                true where all ranks applied, false where all skipped, else NULL
 --   ranks, applied_ranks, skipped_ranks    how many; ranks_missing: which of those that write wrote no record
 --   token_ranks, complete  R; whether each of these ranks wrote a record
---   wrapper, gradient_divisor, runtime, loss_unit ('token' where unknown), world_size, recorded_every   of the launch
---   reduces_together       gradients of the launch and optimizer are reduced: by a wrapper, or by the loop (A)
+--   wrapper, gradient_divisor, runtime, loss_unit ('token' where unknown), world_size, pipeline_size,
+--   recorded_every         of the launch
+--   reduces_together       gradients of the launch and optimizer are reduced: by a wrapper, or by the loop (A);
+--                          NULL where the layout is unknown
 --   averages_parameters    parameters are, instead (local SGD): they move between steps, and not beside a reduction
 --                          of the gradients (clamped weights do), or the optimizer's class says so
 --   closure                a closure ran inside the step of a rank
@@ -211,6 +220,7 @@ CREATE TABLE marks AS FROM mark_records;
 --   equivalent_batch       Kish's
 --   tolerance              of T and d, by weight_dtype
 --   samples, ..._positions sums; NULL where a rank is unknown
+--   masked_samples         samples without any valid token; NULL where a rank is unknown
 --   previous_*             of attempt_id - 1, NULL where it has no record; previous_full_applied: it was a
 --                          whole window and applied
 --   full_weight            T of the last whole window before that was applied
@@ -236,13 +246,15 @@ SELECT run_id, launch, max(world_size) AS world_size, max(token_ranks) AS token_
        min(runtime) AS runtime, coalesce(min(loss_unit), 'token') AS loss_unit,
        CASE WHEN bool_and(gradient_divisor > 0) AND count(gradient_divisor) = count(*) THEN max(gradient_divisor) END
            AS gradient_divisor,
-       max(context_size) AS cp, max(sequence_size) AS sp, max(accumulation_steps) AS declared_at_attach,
-       max(recorded_every) AS recorded_every, any_value(recorded_ranks) AS recorded_ranks,
+       max(context_size) AS cp, max(sequence_size) AS sp, max(pipeline_size) AS pipeline_size,
+       max(accumulation_steps) AS declared_at_attach, max(recorded_every) AS recorded_every, any_value(recorded_ranks) AS recorded_ranks,
        coalesce(len(any_value(recorded_ranks)), max(world_size)) AS writers
 FROM runs GROUP BY run_id, launch;
 
 CREATE TEMP TABLE habits AS
-SELECT run_id, launch, optimizer, bool_or(wrapper <> 'none' OR contains(word, 'A')) AS reduces_together,
+SELECT run_id, launch, optimizer,
+       if(bool_and(token_ranks IS NOT NULL), bool_or(wrapper <> 'none' OR contains(word, 'A')), NULL)
+           AS reduces_together,
        coalesce(bool_or(probe_parameter_moved AND world_size IS DISTINCT FROM 1 AND (
            wrapper = 'none' OR gradient_divisor IS NULL
            OR regexp_matches(word, if(wrapper = 'ddp', 'F[^bB]*[bB][^FfD]*$', 'B[^bB]*$')) IS NOT TRUE)),
@@ -273,13 +285,19 @@ SELECT run_id, launch, optimizer, attempt_id,
        rank_total((NOT weights_uniform)::DOUBLE, tokens_rank) = 0 AS weight_uniform,
        any_value(weight_source) AS weight_source, any_value(weight_dtype) AS weight_dtype,
        bool_and(ends_with(weight_dtype, '32') OR ends_with(weight_dtype, '64')) AS exact_weights,
-       max(loss_unobserved) AS loss_unobserved, bool_or(undeclared_terms) AS several_terms,
+       -- What a pipeline's other stages go backward from is no loss.
+       max(loss_unobserved) FILTER (tokens_rank) AS loss_unobserved,
+       bool_or(undeclared_terms) FILTER (tokens_rank) AS several_terms,
        -- the ranks of a sample's parts see the same rows
        rank_total(if(coalesce(context_rank, 0) = 0 AND coalesce(sequence_rank, 0) = 0, window_samples, 0), tokens_rank)
            AS rows_seen,
        rank_total(window_input_positions, tokens_rank) AS input_seen,
        rank_total(window_attended_positions, tokens_rank) AS attended_seen,
        rank_total(window_masked_positions, tokens_rank) AS masked_seen,
+       -- All rows of a micro-step are padded to one length.
+       rank_total(list_sum(list_transform(
+           list_zip(masked_positions, samples, input_positions), lambda x: if(x[1] = 0, 0, x[1] * x[2] / x[3]))),
+           tokens_rank) AS masked_rows_seen,
        min(learning_rate) AS learning_rate_min, max(learning_rate) AS learning_rate_max,
        min(grad_norm_after_clip) FILTER (grad_norm_after_scope = 'global') AS norm_min,
        max(grad_norm_after_clip) FILTER (grad_norm_after_scope = 'global') AS norm_max,
@@ -348,7 +366,7 @@ CREATE TEMP TABLE digests AS
 SELECT run_id, launch, optimizer, attempt_id, max(distinct_digests) AS param_digests
 FROM (
     SELECT run_id, launch, optimizer, attempt_id, count(DISTINCT param_digest) AS distinct_digests
-    FROM updates WHERE param_digest IS NOT NULL
+    FROM updates WHERE param_digest IS NOT NULL AND parameter_part IS NOT NULL
     GROUP BY run_id, launch, optimizer, attempt_id, parameter_part HAVING count(*) > 1
 ) GROUP BY ALL;
 
@@ -357,7 +375,7 @@ CREATE TEMP TABLE probes AS
 WITH slices AS (
     SELECT run_id, launch, optimizer, attempt_id, parameter_part, probe_parameter, len(probe_gradient) AS length,
            min(hash(probe_gradient)) = max(hash(probe_gradient)) AS equal
-    FROM updates WHERE len(probe_gradient) > 0 GROUP BY ALL HAVING count(*) > 1
+    FROM updates WHERE len(probe_gradient) > 0 AND parameter_part IS NOT NULL GROUP BY ALL HAVING count(*) > 1
 ),
 entries AS (
     SELECT u.run_id, u.launch, u.optimizer, u.attempt_id, u.parameter_part, u.probe_parameter,
@@ -398,7 +416,8 @@ SELECT j.*, l.* EXCLUDE (run_id, launch, declared_at_attach, recorded_ranks),
        if(weight_uniform AND total_weight IS NOT NULL, n / gradient_divisor, NULL) AS tokens_per_weight,
        if(complete, rows_seen, NULL)::BIGINT AS samples, if(complete, input_seen, NULL)::BIGINT AS input_positions,
        if(complete, attended_seen, NULL)::BIGINT AS attended_positions,
-       if(complete, masked_seen, NULL)::BIGINT AS masked_positions
+       if(complete, masked_seen, NULL)::BIGINT AS masked_positions,
+       if(complete, masked_rows_seen, NULL) AS masked_samples
 FROM joined j LEFT JOIN layouts l USING (run_id, launch) LEFT JOIN inferred i USING (run_id, launch, optimizer);
 
 -- What the windows before tell of a window.
@@ -429,9 +448,10 @@ HAVING max(total_weight) > min(total_weight) * (1 + 3 * max(tolerance));
 CREATE TEMP TABLE fitted AS
 WITH wrong AS (
     SELECT run_id, launch, optimizer, attempt_id, total_weight AS t, tolerance, weight_uniform, valid_tokens AS n,
-           samples, input_positions, attended_positions, masked_positions, cp, sp,
+           samples, input_positions, attended_positions, masked_positions, masked_samples, cp, sp,
            accumulation_steps::DOUBLE AS g, microbatches::DOUBLE AS m, gradient_divisor AS w, token_ranks::DOUBLE AS r,
            discarded_microbatches, moving.run_id IS NOT NULL AS full_weights_vary, m < g IS TRUE AS short,
+           weight_uniform AND full_weights_vary AS sums,
            total_weight / coalesce(full_weight, 1) AS ratio
     FROM (FROM weighed WHERE abs(total_weight - 1) > tolerance)
     JOIN histories USING (run_id, launch, optimizer, attempt_id) LEFT JOIN moving USING (run_id, launch, optimizer)
@@ -444,6 +464,9 @@ alone AS (
                    'G*W': if(w <> 1, g * w, NULL), 'G*R': if(r <> w AND r <> 1, g * r, NULL),
                    '1/(G*W)': if(w <> 1, 1 / (g * w), NULL),
                    'cp': cp::DOUBLE, '1/cp': 1::DOUBLE / cp, 'sp': sp::DOUBLE, '1/sp': 1::DOUBLE / sp,
+                   -- Sums that nothing divides: where all windows have as many tokens, N is a coefficient.
+                   'N': if(sums, n, NULL), 'N/W': if(sums AND w <> 1, n / w, NULL),
+                   'N/R': if(sums AND r <> w AND r <> 1, n / r, NULL),
                    'm': if(short, m, NULL), '1/m': if(short, 1 / m, NULL), 'm*W': if(short AND w <> 1, m * w, NULL),
                    'm*R': if(short AND r <> w AND r <> 1, m * r, NULL),
                    '1/(m*W)': if(short AND w <> 1, 1 / (m * w), NULL)}),
@@ -451,7 +474,8 @@ alone AS (
            list_filter(
                map_entries(MAP {
                    'masked_positions': masked_positions::DOUBLE, 'input_positions': input_positions - n,
-                   'attended_positions': attended_positions - n, 'samples': samples::DOUBLE}),
+                   'attended_positions': attended_positions - n, 'samples': samples::DOUBLE,
+                   'masked_samples': masked_samples}),
                lambda x: weight_uniform AND x.value > 0 AND fits(t, n / (n + x.value), tolerance)) AS unscored,
            short AND m > 0 AND t > 0 AND coalesce(discarded_microbatches, 0) = 0
                -- nothing was divided at all, neither by the micro-steps nor by the tokens
@@ -509,8 +533,9 @@ FROM nearest;
 CREATE TABLE windows AS
 SELECT w.* EXCLUDE (
            token_ranks_present, data_ends_inside, declared, declared_steps, n, a1, a2, losses, rescaled_a1, w_min,
-           w_max, exact_weights, tokens_per_weight, rows_seen, input_seen, attended_seen, masked_seen, norm_min,
-           norm_max, norm_before_min, norm_before_max, weighs, cp, sp, writers, full_applied),
+           w_max, exact_weights, tokens_per_weight, rows_seen, input_seen, attended_seen, masked_seen,
+           masked_rows_seen, norm_min, norm_max, norm_before_min, norm_before_max, weighs, cp, sp, writers,
+           full_applied),
        h.* EXCLUDE (run_id, launch, optimizer, attempt_id, follows, data_ends_near),
        w_min * tokens_per_weight AS distortion_min, w_max * tokens_per_weight AS distortion_max,
        loss_weight * loss_weight / nullif(loss_weight_sq, 0) AS equivalent_batch,

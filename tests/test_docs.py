@@ -19,13 +19,15 @@ import torch
 
 from accumaudit import Audit, attach
 from accumaudit.cli import VERBS, main
-from accumaudit.cli.config import find_settings
+from accumaudit.cli.config import IGNORE_KEYS, KEYS, find_settings
 from accumaudit.engine import check_paths
 from accumaudit.engine.catalogue import load_rules
+from accumaudit.engine.ignoring import Ignore
 from accumaudit.hooks import patches
 from accumaudit.hooks.audit import DECLARABLE, MARKS
 from accumaudit.ledger.schema import FIELDS
-from accumaudit.outputs import json_report
+from accumaudit.outputs import rendered
+from accumaudit.outputs.results import Options
 from tests.records import write_run
 
 pytestmark = pytest.mark.slow  # what the pages show is run
@@ -47,8 +49,10 @@ def verb(name: str) -> click.Command:
 
 
 def options(command: click.Command) -> set[str]:
-    """The options of a command as they are typed, the long forms."""
-    return {word for param in command.params for word in param.opts if word.startswith("--")}
+    """The options of a command and of those below it as they are typed, the long forms."""
+    words = {word for param in command.params for word in param.opts if word.startswith("--")}
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    return words.union(*map(options, below))
 
 
 def test_generated_parts_are_up_to_date() -> None:
@@ -169,12 +173,20 @@ def test_the_pages_tell_the_exit_statuses() -> None:
     assert main.name == "main"
 
 
-def test_the_settings_in_the_readme_are_understood(tmp_path: Path) -> None:
-    (toml,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+@pytest.mark.parametrize("text", [README, page("configuration.md")], ids=["README", "configuration"])
+def test_the_settings_on_the_pages_are_understood(text: str, tmp_path: Path) -> None:
+    (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "pyproject.toml").write_text(toml, encoding="utf-8")
     settings = find_settings(tmp_path)
     assert settings.fail_on == "warning"
-    assert load_rules().with_params(settings.params).matching(settings.ignore)
+    rules = load_rules().with_params(settings.params)
+    assert rules.matching(settings.ignore)
+    assert [*settings.ignores] == [one for one in settings.ignores if rules.matching([one.rule])]
+
+
+def test_every_setting_is_explained() -> None:
+    text = page("configuration.md")
+    assert not {key for key in (*KEYS, *IGNORE_KEYS) if f"| `{key}` |" not in text}
 
 
 def keys(value: object) -> set[str]:
@@ -186,10 +198,11 @@ def keys(value: object) -> set[str]:
 
 def test_the_json_example_has_the_fields_of_a_report(tmp_path: Path) -> None:
     (example,) = re.findall(r"```json\n(.*?)```", page("report.md"), re.DOTALL)
-    run = write_run(tmp_path / "first", [{"total_weight": 0.25}])
+    run = write_run(tmp_path / "first", [{"total_weight": 0.25}] * 2)
     with next(run.rglob("*.jsonl")).open("a", encoding="utf-8") as file:
         file.write("torn\n")
-    report = json_report.render(check_paths([run]))
+    known = Ignore(rule="ACC104", updates="1", reason="it is known")
+    report = rendered(check_paths([run], ignore=[known]), "json", Options())
     assert keys(json.loads(example)) == keys(json.loads(report))
 
 

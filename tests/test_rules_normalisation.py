@@ -272,6 +272,20 @@ class TestWrongTotalWeight:
             "a deliberate coefficient looks the same"
         )
 
+    def test_sums_that_nothing_divides_are_an_error(self, tmp_path: Path) -> None:
+        """Every token weighs 1, so an update weighs as much as it has tokens."""
+        updates = [window([n, n], [n, n]) for n in (10.0, 16.0, 7.0)]
+        rows = judge("ACC104", write_run(tmp_path / "run", updates, ranks=1, accumulation_steps=2))
+        assert [(row.severity, row.observed) for row in rows] == [("error", n) for n in (20.0, 32.0, 14.0)]
+        assert "add up to 20, not 1: this fits N (2 micro-steps of 2" in rows[0].message
+        two = judge("ACC104", write_run(tmp_path / "two", updates, accumulation_steps=2))
+        assert "add up to 20, not 1: this fits N/W (2 micro-steps of 2, 2 ranks)" in two[0].message
+
+    def test_sums_over_equally_many_tokens_have_a_coefficient(self, tmp_path: Path) -> None:
+        updates = [window([10.0, 10.0], [10.0, 10.0])] * 3
+        rows = judge("ACC104", write_run(tmp_path / "run", updates, accumulation_steps=2))
+        assert [row.severity for row in rows] == ["note"] * 3
+
     def test_a_total_that_meets_a_factor_by_chance_is_a_note(self, tmp_path: Path) -> None:
         """A constant divisor: the total moves with the tokens, and passes 1/G on its way."""
         updates = [{"total_weight": total} for total in (0.31, 0.25, 0.42)]
@@ -408,6 +422,15 @@ class TestUnscoredTokensInDenominator:
         row = the_fault("ACC110", write_run(tmp_path / "run", updates))
         assert row.severity == "note"
         assert row.message.endswith("200 is the positions of samples that are masked as a whole")
+
+    def test_a_token_for_each_masked_sample_is_an_error(self, tmp_path: Path) -> None:
+        """Rows have 64 positions: one in every micro-step of either rank is masked as a whole."""
+        updates = [{"total_weight": 932 / 940, "masked_positions": [64] * 4}]
+        row = the_fault("ACC110", write_run(tmp_path / "run", updates))
+        assert row.severity == "error"
+        assert row.message.endswith(
+            "8 is the number of samples that are masked as a whole: one position each"
+        )
 
     def test_masked_samples_may_be_all_that_is_not_scored(self, tmp_path: Path) -> None:
         updates = [

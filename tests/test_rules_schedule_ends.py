@@ -157,3 +157,17 @@ def test_the_last_of_several_launches_counts(tmp_path: Path) -> None:
     assert (complete.status, complete.finding) == ("passed", None)
     assert short.finding is not None
     assert short.finding.message == "the run finished with 9 of 10 updates"
+
+
+def test_attempts_without_a_record_count_as_done(tmp_path: Path) -> None:
+    """Every second attempt is recorded: the last one and a skip among the others have no record."""
+    skipping = [{"skipped": attempt == 4} for attempt in range(1, 11)]
+    runs: dict[str, dict[str, Any]] = {
+        "as planned": {"updates": 10, "planned_updates": 10, "every": 2},
+        "with a skip": {"updates": skipping, "planned_updates": 10, "every": 2},
+        "short": {"updates": 8, "planned_updates": 10, "every": 2},
+    }
+    messages = found(tmp_path, runs)
+    assert {name: one for name, one in messages.items() if one} == {
+        "short": {"ACC808": "warning: the run finished with 8 of 10 updates"},
+    }

@@ -325,6 +325,19 @@ class TestDroppedTail:
         assert (row.attempt, row.severity, row.observed) == (2, "note", 2)
         assert row.message == "2 micro-steps before this window were computed and cleared without a step"
 
+    @pytest.mark.parametrize(("begun", "fault"), [(6, True), (4, False), (5, False)])
+    def test_a_tail_that_was_fetched_as_a_whole_lies_before_the_next_pass(
+        self, tmp_path: Path, begun: int, fault: bool
+    ) -> None:
+        """A loop that fetches whole windows sees the end of the data before the window that it leaves out."""
+        updates = [step(4), step(4, "ZFBFBZFBFBFBFBOS", discarded_microbatches=2, micro_step_id=10, epoch=2)]
+        ends = [
+            {"kind": "end_of_data", "attempt_id": 1, "micro_step_id": 4, "epoch": 1},
+            {"kind": "epoch_end", "attempt_id": 1, "micro_step_id": begun, "epoch": 1},
+        ]
+        run = write_run(tmp_path / "run", updates, ranks=1, marks=ends, close=False)
+        assert faults("ACC205", run) == [False, fault]
+
     def test_without_a_dataloader_any_rest_counts(self, tmp_path: Path) -> None:
         updates = unwatched(step(4), step(4, "FBFBZFBFBFBFBOS", discarded_microbatches=2))
         assert faults("ACC205", write_run(tmp_path / "run", updates, ranks=1)) == [False, True, False]

@@ -270,7 +270,7 @@ class TestAssertClean:
             assert_clean(run)
         text = str(error.value)
         assert "the record has holes\n  rank 0 could not write 2 of its records\n" in text
-        assert re.search(r"00000\.aaaa\.jsonl:7:\s+not JSON", text)
+        assert re.search(r"00000\.aaaa\.jsonl:7:\s+not\s+JSON", text)
 
     def test_a_broken_rule_is_not_clean(self, tmp_path: Path) -> None:
         write_rule(tmp_path / "rules", "ABC001", rows("error('no')"))

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
 from accumaudit import __version__
+from accumaudit.nearest import nearest
+
+if TYPE_CHECKING:
+    _Choice: TypeAlias = click.Choice[str]
+else:  # before click 8.2 it is not generic
+    _Choice = click.Choice
 
 VERBS: Final = {
     "check": "Audit runs: say which updates were not the ones that were meant.",
@@ -26,7 +32,32 @@ class StopError(click.ClickException):
     exit_code = 2
 
 
-class LazyGroup(click.Group):
+class Choice(_Choice):
+    """One of some words; an error names the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            what = error.message.rstrip(".") + (nearest(str(value), self.choices) or ".")
+            raise click.BadParameter(what, ctx, param) from None
+
+
+class NearGroup(click.Group):
+    """A group whose error about an unknown verb names the nearest."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that the first argument names."""
+        verbs = self.list_commands(ctx)
+        if args[0] not in verbs and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}" + (nearest(args[0], verbs) or "."))
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(NearGroup):
     """A group that imports a verb's module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature

@@ -2,34 +2,67 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Iterable, Mapping
-from io import StringIO
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from accumaudit.cli import StopError
+from accumaudit import outputs
+from accumaudit.cli import Choice, StopError
 from accumaudit.cli.config import FAIL_ON, Settings, find_settings
 from accumaudit.cli.inputs import log_options, open_ledger, place
-from accumaudit.cli.judging import exit_status, judge, wanted_rules
+from accumaudit.cli.judging import exit_status, judge, tell_unused, wanted_rules
 
 if TYPE_CHECKING:
     from accumaudit.engine.findings import AuditReport
+    from accumaudit.outputs.results import Options, Place
+
+
+def _anchor(_: click.Context, param: click.Parameter, text: str | None) -> Place | None:
+    if text is None:
+        return None
+    from accumaudit.outputs.results import Place, relative
+
+    found = re.fullmatch(r"(.+):([1-9]\d{0,8})", text)
+    if not found:
+        what = f"`{text}` names no line; write FILE:LINE, as in train.py:120"
+        raise click.BadParameter(what, param=param)
+    return Place(relative(found[1]), int(found[2]))
 
 
 @click.command("check")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=place)
 @log_options
-@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option("--format", "format_", type=Choice(tuple(outputs.FORMATS)), default="text", show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), help="Write the report to a file.")
+@click.option(
+    "--anchor",
+    callback=_anchor,
+    metavar="FILE:LINE",
+    help="Where sarif, github, gitlab and junit show findings, in place of the line of the log.",
+)
 @click.option(
     "--select", multiple=True, metavar="CODE|NAME", help="Judge by these rules alone: ACC1, ACC101."
 )
 @click.option("--ignore", multiple=True, metavar="CODE|NAME", help="Leave these rules out.")
 @click.option(
-    "--fail-on", type=click.Choice(FAIL_ON), help="Lowest severity that gives exit status 1.  [error]"
+    "--baseline",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Leave out the findings that this file holds.",
 )
+@click.option(
+    "--write-baseline",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write all findings to this file, and leave them out from now on.",
+)
+@click.option("--fail-on", type=Choice(FAIL_ON), help="Lowest severity that gives exit status 1.  [error]")
 @click.option("--rules", multiple=True, metavar="DIR", help="A folder of further rules.")
 @click.option("--param", multiple=True, metavar="CODE.NAME=VALUE", help="Set a threshold of a rule.")
 def command(
@@ -38,8 +71,11 @@ def command(
     columns: Mapping[str, str],
     format_: str,
     output: Path | None,
+    anchor: Place | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
+    baseline: Path | None,
+    write_baseline: Path | None,
     fail_on: str | None,
     rules: tuple[str, ...],
     param: tuple[str, ...],
@@ -55,14 +91,19 @@ def command(
     settings = Settings(
         select=_words(select) or found.select,
         ignore=_words(ignore) or found.ignore,
+        ignores=found.ignores,
+        baseline=write_baseline or baseline or found.baseline,
         fail_on=fail_on or found.fail_on,
         rules=(*found.rules, *map(Path, rules)),
         params={**found.params, **_params(param)},
         arguments=arguments or found.arguments,
         columns=columns or found.columns,
     )
-    report = _audit(paths, settings)
-    _write(report, format_, output)
+    report = _audit(paths, settings, write_baseline)
+    tell_unused(report)
+    from accumaudit.outputs.results import Options
+
+    _write(report, format_, output, Options(fail_on=settings.fail_on, anchor=anchor))
     raise SystemExit(exit_status(report, settings.fail_on))
 
 
@@ -82,22 +123,38 @@ def _params(values: Iterable[str]) -> dict[str, float]:
     return params
 
 
-def _audit(places: tuple[Path | str, ...], settings: Settings) -> AuditReport:
-    catalogue = wanted_rules(settings)
+def _audit(places: tuple[Path | str, ...], settings: Settings, write_baseline: Path | None) -> AuditReport:
+    without = settings if write_baseline is None else replace(settings, baseline=None)
+    catalogue = wanted_rules(without)
     ledger = open_ledger(places, settings)
     try:
+        if write_baseline is not None:
+            _write_baseline(judge(ledger, catalogue, without), write_baseline)
         return judge(ledger, catalogue, settings)
     finally:
         ledger.close()
 
 
-def _write(report: AuditReport, format_: str, output: Path | None) -> None:
+def _write_baseline(report: AuditReport, file: Path) -> None:
+    from accumaudit.engine.ignoring import baseline_of, write_baseline
+
+    try:
+        write_baseline(baseline_of(report, file.name), file)
+    except OSError as error:
+        raise StopError(f"{file}: the baseline cannot be written: {error.strerror}") from None
+
+
+def _write(report: AuditReport, format_: str, output: Path | None, options: Options) -> None:
+    if format_ == "github":
+        _summarise_step(report, options)
     if output is None and format_ == "text":
         _print_text(report)
         return
-    text = _rendered(report, format_)
+    from accumaudit.outputs import rendered
+
+    text = rendered(report, format_, options)
     if output is None:
-        click.echo(text)
+        click.echo(_known(text))
         return
     try:
         output.write_text(text + "\n", encoding="utf-8")
@@ -113,15 +170,19 @@ def _print_text(report: AuditReport) -> None:
     text.render(report, Console())
 
 
-def _rendered(report: AuditReport, format_: str) -> str:
-    if format_ == "json":
-        from accumaudit.outputs import json_report
+def _known(text: str) -> str:
+    """The text with an escape for each character that the terminal's encoding does not have."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
-        return json_report.render(report)
-    from rich.console import Console
 
-    from accumaudit.outputs import text
+def _summarise_step(report: AuditReport, options: Options) -> None:
+    file = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not file:
+        return
+    from accumaudit.outputs import github
 
-    page = StringIO()
-    text.render(report, Console(file=page, force_terminal=False))
-    return page.getvalue().rstrip("\n")
+    try:
+        github.append_summary(report, options, Path(file))
+    except OSError as error:
+        raise StopError(f"{file}: the summary of the step cannot be written: {error.strerror}") from None

@@ -6,16 +6,27 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from accumaudit.cli import StopError
+from accumaudit.nearest import nearest
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+if TYPE_CHECKING:
+    from accumaudit.engine.ignoring import Ignore
+
 FAIL_ON: Final = ("error", "warning", "note", "never")
+
+KEYS: Final = ("select", "ignore", "baseline", "fail-on", "rules", "params", "args", "map")
+
+IGNORE_KEYS: Final = ("rule", "run", "updates", "reason")
+IGNORE_EXAMPLE: Final = (
+    '"dropped-tail", {rule = "gradient-spike", run = "pretrain-*", updates = "1-400", reason = "a bad shard"}'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +35,11 @@ class Settings:
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    """Rules that are left out."""
+    ignores: tuple[Ignore, ...] = ()
+    """Findings that are left out, each with its reason."""
+    baseline: Path | None = None
+    """A file of findings that are left out; a relative path lies beside the file that names it."""
     fail_on: str = "error"
     rules: tuple[Path, ...] = ()
     """Folders of further rules; a relative one lies beside the file that names it."""
@@ -59,27 +75,55 @@ def _table(file: Path) -> dict[str, Any] | None:
 
 
 def _settings(file: Path, table: dict[str, Any]) -> Settings:
-    known = ("select", "ignore", "fail-on", "rules", "params", "args", "map")
     for key in table:
-        if key not in known:
-            raise StopError(f"{file}: unknown setting `{key}`; there are {', '.join(known)}")
+        if key not in KEYS:
+            near = nearest(key, KEYS) or f"; there are {', '.join(KEYS)}"
+            raise StopError(f"{file}: unknown setting `{key}`{near}")
     fail_on = table.get("fail-on", "error")
     if fail_on not in FAIL_ON:
-        raise StopError(f"{file}: `fail-on` is {', '.join(FAIL_ON)}, not {fail_on!r}")
+        near = nearest(str(fail_on), FAIL_ON)
+        raise StopError(f"{file}: `fail-on` is {', '.join(FAIL_ON)}, not {fail_on!r}{near}")
+    ignore, ignores = _ignored(file, table.get("ignore", []))
     return Settings(
         select=_texts(file, table, "select"),
-        ignore=_texts(file, table, "ignore"),
+        ignore=ignore,
+        ignores=ignores,
+        baseline=_file(file, table, "baseline", "accumaudit-baseline.json"),
         fail_on=fail_on,
         rules=tuple(file.parent / folder for folder in _texts(file, table, "rules")),
         params=_params(file, table.get("params", {})),
-        arguments=_arguments(file, table.get("args")),
+        arguments=_file(file, table, "args", "training_args.json"),
         columns=_columns(file, table.get("map", {})),
     )
 
 
-def _arguments(file: Path, value: object) -> Path | None:
+def _ignored(file: Path, items: object) -> tuple[tuple[str, ...], tuple[Ignore, ...]]:
+    """The rules that are left out, and the findings that are, each with its reason."""
+    from accumaudit.engine.ignoring import Ignore, IgnoreError
+
+    if not isinstance(items, list) or not all(isinstance(item, str | dict) for item in items):
+        raise StopError(f"{file}: `ignore` is a list: ignore = [{IGNORE_EXAMPLE}]")
+    ignores = []
+    for entry in (item for item in items if isinstance(item, dict)):
+        for key, value in entry.items():
+            if key not in IGNORE_KEYS:
+                near = nearest(key, IGNORE_KEYS) or f"; there are {', '.join(IGNORE_KEYS)}"
+                raise StopError(f"{file}: unknown key `{key}` of an ignore{near}")
+            if not isinstance(value, str):
+                raise StopError(f"{file}: `{key}` of an ignore is a text: [{IGNORE_EXAMPLE}]")
+        if not entry.get("rule"):
+            raise StopError(f"{file}: an ignore names no rule: [{IGNORE_EXAMPLE}]")
+        try:
+            ignores.append(Ignore(**{"reason": "", **entry}, source=file.name))
+        except IgnoreError as error:
+            raise StopError(f"{file}: {error}") from None
+    return tuple(item for item in items if isinstance(item, str)), tuple(ignores)
+
+
+def _file(file: Path, table: dict[str, Any], key: str, example: str) -> Path | None:
+    value = table.get(key)
     if value is not None and not isinstance(value, str):
-        raise StopError(f'{file}: `args` is the name of a file: args = "training_args.json"')
+        raise StopError(f'{file}: `{key}` is the name of a file: {key} = "{example}"')
     return None if value is None else file.parent / value
 
 

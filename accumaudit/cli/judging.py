@@ -14,6 +14,7 @@ from accumaudit.cli.progress import progress
 if TYPE_CHECKING:
     from accumaudit.engine.catalogue import Catalogue
     from accumaudit.engine.findings import AuditReport
+    from accumaudit.engine.ignoring import Baseline, Ignore
     from accumaudit.ledger.reader import Ledger
 
 
@@ -25,9 +26,20 @@ def wanted_rules(settings: Settings) -> Catalogue:
     try:
         catalogue = catalogue.with_params(settings.params)
         catalogue.matching((*settings.select, *settings.ignore))
+        catalogue.matching(one.rule for one in settings.ignores)
     except SelectionError as error:
         raise click.UsageError(str(error)) from None
+    _baseline(settings)
     return catalogue
+
+
+def _baseline(settings: Settings) -> Baseline | None:
+    from accumaudit.engine.ignoring import IgnoreError, read_baseline
+
+    try:
+        return None if settings.baseline is None else read_baseline(settings.baseline)
+    except IgnoreError as error:
+        raise StopError(str(error)) from None
 
 
 def judge(ledger: Ledger, catalogue: Catalogue, settings: Settings) -> AuditReport:
@@ -39,9 +51,20 @@ def judge(ledger: Ledger, catalogue: Catalogue, settings: Settings) -> AuditRepo
 
     try:
         with progress("judging them"):
-            return audit(ledger, catalogue, select=settings.select, ignore=settings.ignore)
+            ignore: list[str | Ignore] = [*settings.ignore, *settings.ignores]
+            return audit(
+                ledger, catalogue, select=settings.select, ignore=ignore, baseline=_baseline(settings)
+            )
     except duckdb.Error as error:
         raise StopError(f"the records cannot be judged: {sql_reason(error)}") from None
+
+
+def tell_unused(report: AuditReport) -> None:
+    """Say on stderr what was to be ignored and is not there."""
+    from accumaudit.outputs.words import printable
+
+    for line in report.unused:
+        click.echo(printable(f"note: {line}"), err=True)
 
 
 def exit_status(report: AuditReport, fail_on: str) -> int:

@@ -1,4 +1,4 @@
-"""`accumaudit rules`: the list of the rules."""
+"""`accumaudit rules`: the list of the rules, and a new one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from accumaudit.cli import Choice, NearGroup
 from accumaudit.cli.inputs import load_catalogue
 
 if TYPE_CHECKING:
     from accumaudit.engine.rule import Rule
 
 
-@click.command("rules")
-@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.group("rules", cls=NearGroup, invoke_without_command=True)
+@click.option("--format", "format_", type=Choice(("text", "json")), default="text", show_default=True)
 @click.option(
     "--rules",
     "folders",
@@ -24,8 +25,37 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="A folder of further rules.",
 )
-def command(format_: str, folders: tuple[Path, ...]) -> None:
+@click.pass_context
+def command(context: click.Context, format_: str, folders: tuple[Path, ...]) -> None:
     """List the rules: code, name, severity and the fault in a sentence."""
+    if context.invoked_subcommand is None:
+        _list(format_, folders)
+
+
+@command.command("new")
+@click.argument("name")
+@click.option("--family", metavar="F", help="Its family, a folder: window, schedule ...  [that of its code]")
+@click.option("--code", metavar="CODE", help="Its code.  [the next free one of the family]")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="rules",
+    show_default=True,
+    metavar="DIR",
+    help="The folder of rules.",
+)
+def new(name: str, family: str | None, code: str | None, into: Path) -> None:
+    """Write the skeleton of a rule: one SQL file, which loads and judges nothing yet.
+
+    NAME is the fault, as in fixed-divisor-tail. In a checkout the training of the fault is written too.
+    """
+    from accumaudit.cli.new_rule import write_skeleton
+
+    for file in write_skeleton(name, family, code, into):
+        click.echo(f"wrote {file}")
+
+
+def _list(format_: str, folders: tuple[Path, ...]) -> None:
     catalogue = load_catalogue(folders)
     if format_ == "json":
         click.echo(json.dumps([as_dict(rule) for rule in catalogue.values()], indent=2))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from accumaudit.cli import StopError
+from accumaudit.cli import Choice, StopError
 from accumaudit.cli.config import find_settings
 from accumaudit.cli.inputs import log_options, open_ledger, place
-from accumaudit.cli.judging import exit_status, judge, wanted_rules
+from accumaudit.cli.judging import exit_status, judge, tell_unused, wanted_rules
 
 if TYPE_CHECKING:
     from accumaudit.engine.findings import AuditReport
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option(
     "--around", type=int, metavar="N", help="The attempts near update N, each micro-step of each rank."
 )
-@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option("--format", "format_", type=Choice(("text", "json")), default="text", show_default=True)
 @log_options
 def command(
     path: Path | str, around: int | None, format_: str, arguments: Path | None, columns: Mapping[str, str]
@@ -47,6 +47,7 @@ def command(
         runs = timelines(ledger, report, what if around is None else around)
     finally:
         ledger.close()
+    tell_unused(report)
     if around is not None and not any(run.sections for run in runs):
         raise StopError(_nothing_near(around, runs))
     _print(runs, report, around, format_)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from accumaudit.cli import StopError
+from accumaudit.cli import Choice, StopError
 from accumaudit.cli.config import find_settings
 from accumaudit.cli.inputs import log_options, open_ledger, place
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command("sql")
 @click.argument("path", type=place)
 @click.argument("query")
-@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option("--format", "format_", type=Choice(("text", "json")), default="text", show_default=True)
 @log_options
 def command(
     path: Path | str, query: str, format_: str, arguments: Path | None, columns: Mapping[str, str]

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from accumaudit.demo.faults import FAULTS
 from accumaudit.demo.scenario import Scenario
 from accumaudit.demo.variants import VARIANTS
+from accumaudit.nearest import nearest
 
 MEETING = "ACCUMAUDIT_DEMO_MEETING"
 """The variable that names the file in which the ranks meet; without it they meet as torchrun says."""
@@ -36,7 +37,9 @@ def scenario(name: str) -> Scenario:
     by_code = {fault.code: fault for fault in FAULTS.values()}
     found = FAULTS.get(name) or by_code.get(name.upper()) or VARIANTS.get(name)
     if found is None:
-        raise LaunchError(f"there is no demo named {name!r}; accumaudit demo --list shows all")
+        near = nearest(name.upper(), filter(None, by_code)) or nearest(name, (*FAULTS, *VARIANTS))
+        hint = near or "; accumaudit demo --list shows all"
+        raise LaunchError(f"there is no demo named {name!r}{hint}")
     return found
 
 

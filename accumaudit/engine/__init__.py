@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from accumaudit.engine.findings import AuditReport
+    from accumaudit.engine.ignoring import Ignore
 
 
 def check_paths(
     paths: Sequence[str | Path],
     *,
     select: Collection[str] = (),
-    ignore: Collection[str] = (),
+    ignore: Collection[str | Ignore] = (),
     params: Mapping[str, float] | None = None,
     rules: Sequence[Path] = (),
 ) -> AuditReport:

@@ -10,7 +10,8 @@ from types import MappingProxyType
 
 import duckdb
 
-from accumaudit.engine.rule import Rule, RuleError, nearest, read_rule
+from accumaudit.engine.rule import Rule, RuleError, read_rule
+from accumaudit.nearest import nearest
 from accumaudit.rules import FOLDER, TABLES
 
 
@@ -86,9 +87,14 @@ class Catalogue(Mapping[str, Rule]):
 
 def load_rules(*folders: Path | None) -> Catalogue:
     """Read the bundled rules and those of further folders."""
+    return read_folders(FOLDER, *folders)
+
+
+def read_folders(*folders: Path | None) -> Catalogue:
+    """Read the rules of folders, which need not be the bundled ones."""
     parser = duckdb.connect()
     try:
-        return Catalogue(read_rule(file, parser) for file in _rule_files(FOLDER, *folders))
+        return Catalogue(read_rule(file, parser) for file in _rule_files(*folders))
     finally:
         parser.close()
 
@@ -97,7 +103,7 @@ def _rule_files(*folders: Path | None) -> Iterator[Path]:
     for folder in folders:
         if folder is None:
             continue
-        files = sorted(file for file in folder.rglob("*.sql") if file != TABLES)
+        files = sorted(file for file in folder.rglob("*.sql") if file != folder / TABLES.name)
         if not files and folder != FOLDER:
             raise RuleError(folder, 1, "no rule (.sql) lies in this folder")
         yield from files

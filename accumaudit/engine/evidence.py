@@ -23,7 +23,17 @@ EXAMPLES: Final = 3
 Key = tuple[str, str]
 """A rule's code and a run_id."""
 
+Share = tuple[str, str, int | None]
+"""A rule's code, a run_id, and the place of the ignore that leaves the rows out; None for those reported."""
+
 _TABLES: Final = {"runs": RUN_FIELDS, "updates": UPDATE_FIELDS, "marks": MARK_FIELDS}
+
+# Faulty rows and the numbers of their updates. A foreign log is told by its own steps: its attempts.
+_NUMBERED: Final = (
+    "faults AS f LEFT JOIN windows AS w USING (run_id, launch, optimizer, attempt_id) "
+    "LEFT JOIN stored.sources AS s USING (run_id)"
+)
+_NUMBER: Final = "if(s.format = 'ledger', w.optimizer_update_id, f.attempt_id)"
 
 # Rows of a cause, and how a row of its effect is reached from them.
 _CAUSES: Final = {
@@ -64,7 +74,7 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The rows of one rule in one run that are reported."""
+    """The rows of one rule in one run that are reported, or left out by one ignore."""
 
     severity: str
     count: int
@@ -90,14 +100,21 @@ class Found:
 
 
 def create(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the empty table of faulty rows; severity is an index, 0 the highest."""
+    """Make the empty table of faulty rows, and the view of those that a report tells.
+
+    Severity is an index, 0 the highest; ignored is the place of an ignore.
+    """
     connection.execute(
         """
         CREATE OR REPLACE TEMP TABLE faults (
             code VARCHAR, run_id VARCHAR, launch BIGINT, optimizer BIGINT, attempt_id BIGINT, rank BIGINT,
-            observed DOUBLE, expected DOUBLE, message VARCHAR, severity UTINYINT, cause VARCHAR
+            observed DOUBLE, expected DOUBLE, message VARCHAR, severity UTINYINT, cause VARCHAR,
+            ignored BIGINT
         )
         """
+    )
+    connection.execute(
+        "CREATE OR REPLACE TEMP VIEW reported AS FROM faults WHERE cause IS NULL AND ignored IS NULL"
     )
 
 
@@ -108,7 +125,7 @@ def collect(connection: duckdb.DuckDBPyConnection, rule: Rule, *, own_severity: 
         f"""
         INSERT INTO faults
         SELECT $code, run_id, launch, optimizer, attempt_id, rank, observed, expected,
-               coalesce(message, $summary), list_position($severities, {severity}) - 1, NULL
+               coalesce(message, $summary), list_position($severities, {severity}) - 1, NULL, NULL
         FROM judged
         """,
         {
@@ -150,55 +167,81 @@ def explained(connection: duckdb.DuckDBPyConnection) -> dict[Key, Explained]:
     return {(code, run_id): Explained(count, tuple(sorted(causes))) for code, run_id, count, causes in rows}
 
 
-def findings(ledger: Ledger) -> dict[Key, Found]:
-    """The rows that are reported, one entry for each rule and run."""
+def mark_ignored(
+    connection: duckdb.DuckDBPyConnection,
+    place: int,
+    codes: Iterable[str],
+    run_ids: Iterable[str],
+    span: tuple[int, int | None] | None = None,
+) -> int:
+    """Note an ignore on its rows that have none yet, and count all that it is about.
+
+    A row that is ignored stays the cause of others.
+    """
+    first, last = span or (None, None)
+    ((count,),) = connection.execute(
+        f"""
+        UPDATE faults SET ignored = coalesce(ignored, $place)
+        WHERE list_contains($codes, code) AND list_contains($runs, run_id) AND (
+            $first::BIGINT IS NULL OR rowid IN (
+                SELECT f.rowid FROM {_NUMBERED}
+                WHERE {_NUMBER} >= $first AND ($last::BIGINT IS NULL OR {_NUMBER} <= $last)
+            )
+        )
+        """,
+        {"place": place, "codes": list(codes), "runs": list(run_ids), "first": first, "last": last},
+    ).fetchall()
+    return int(count)
+
+
+def findings(ledger: Ledger) -> dict[Share, Found]:
+    """The rows that are reported, and those that each ignore leaves out, for each rule and run."""
     connection = ledger.connection
     examples = _located(_examples(connection), ledger)
     rows = connection.execute(
-        """
-        SELECT f.code, f.run_id, min(f.severity),
-               count(DISTINCT {'launch': f.launch, 'optimizer': f.optimizer, 'attempt': f.attempt_id}),
-               -- A foreign log is told by its own steps, which are its attempts.
-               min(if(s.format = 'ledger', w.optimizer_update_id, f.attempt_id)),
-               max(if(s.format = 'ledger', w.optimizer_update_id, f.attempt_id)),
+        f"""
+        SELECT f.code, f.run_id, f.ignored, min(f.severity),
+               count(DISTINCT {{'launch': f.launch, 'optimizer': f.optimizer, 'attempt': f.attempt_id}}),
+               min({_NUMBER}), max({_NUMBER}),
                list_sort(list(DISTINCT f.rank) FILTER (f.rank IS NOT NULL)), bool_or(f.rank IS NULL)
-        FROM faults AS f LEFT JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)
-        LEFT JOIN stored.sources AS s USING (run_id)
-        WHERE f.cause IS NULL GROUP BY f.code, f.run_id
+        FROM {_NUMBERED} WHERE f.cause IS NULL GROUP BY f.code, f.run_id, f.ignored
         """
     ).fetchall()
-    return {
-        (code, run_id): Found(
-            SEVERITIES[severity], count, first, last, tuple(ranks or ()), every, tuple(examples[code, run_id])
+    found = {}
+    for code, run_id, ignored, severity, count, first, last, ranks, every in rows:
+        shown = tuple(examples[code, run_id, ignored])
+        found[code, run_id, ignored] = Found(
+            SEVERITIES[severity], count, first, last, tuple(ranks or ()), every, shown
         )
-        for code, run_id, severity, count, first, last, ranks, every in rows
-    }
+    return found
 
 
-def _examples(connection: duckdb.DuckDBPyConnection) -> dict[Key, list[Example]]:
+def _examples(connection: duckdb.DuckDBPyConnection) -> dict[Share, list[Example]]:
     """The first attempts of each finding, the highest severity first, with their place in the files."""
     rows = connection.execute(
         """
         WITH attempts AS (
             SELECT * FROM faults WHERE cause IS NULL
             QUALIFY row_number() OVER (
-                PARTITION BY code, run_id, launch, optimizer, attempt_id ORDER BY severity, rank NULLS FIRST
+                PARTITION BY code, run_id, ignored, launch, optimizer, attempt_id
+                ORDER BY severity, rank NULLS FIRST
             ) = 1
         ), chosen AS (
             SELECT *, row_number() OVER (
-                PARTITION BY code, run_id ORDER BY severity, launch, attempt_id, optimizer
+                PARTITION BY code, run_id, ignored ORDER BY severity, launch, attempt_id, optimizer
             ) AS place
             FROM attempts QUALIFY place <= $examples
         )
-        SELECT c.code, c.run_id, any_value(c.launch), any_value(c.optimizer), any_value(c.attempt_id),
+        SELECT c.code, c.run_id, c.ignored,
+               any_value(c.launch), any_value(c.optimizer), any_value(c.attempt_id),
                arg_min(u.optimizer_update_id, u.rank), any_value(c.rank),
                arg_min(u.file, u.rank), arg_min(u.line, u.rank),
                any_value(c.message), any_value(c.observed), any_value(c.expected)
         FROM chosen AS c LEFT JOIN updates AS u
             ON u.run_id = c.run_id AND u.launch = c.launch AND u.optimizer = c.optimizer
             AND u.attempt_id = c.attempt_id AND (u.rank = c.rank OR c.rank IS NULL)
-        GROUP BY c.code, c.run_id, c.place
-        ORDER BY c.code, c.run_id, c.place
+        GROUP BY c.code, c.run_id, c.ignored, c.place
+        ORDER BY c.code, c.run_id, c.ignored, c.place
         """,
         {"examples": EXAMPLES},
     ).fetchall()
@@ -214,13 +257,13 @@ def _examples(connection: duckdb.DuckDBPyConnection) -> dict[Key, list[Example]]
         "observed",
         "expected",
     )
-    examples: dict[Key, list[Example]] = defaultdict(list)
-    for code, run_id, *values in rows:
-        examples[code, run_id].append(Example(**dict(zip(names, values, strict=True))))
+    examples: dict[Share, list[Example]] = defaultdict(list)
+    for code, run_id, ignored, *values in rows:
+        examples[code, run_id, ignored].append(Example(**dict(zip(names, values, strict=True))))
     return examples
 
 
-def _located(examples: Mapping[Key, list[Example]], ledger: Ledger) -> dict[Key, list[Example]]:
+def _located(examples: Mapping[Share, list[Example]], ledger: Ledger) -> dict[Share, list[Example]]:
     """The tables count a file's lines without the blank ones; a person's editor counts all."""
     wanted: dict[str, set[int]] = defaultdict(set)
     for example in itertools.chain.from_iterable(examples.values()):

@@ -156,6 +156,8 @@ class AuditReport:
 
     runs: tuple[RunReport, ...]
     no_logs: tuple[FileWithoutLog, ...] = ()
+    unused: tuple[str, ...] = ()
+    """What was to be ignored in these runs and is not there, in sentences."""
 
     def summary(self) -> dict[str, int]:
         """The number of verdicts of each status."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 
-from accumaudit.engine import evidence, remarks
+from accumaudit.engine import evidence, ignoring, remarks
 from accumaudit.engine.catalogue import Catalogue
 from accumaudit.engine.findings import (
     BROKEN,
@@ -18,12 +19,16 @@ from accumaudit.engine.findings import (
     AuditReport,
     FileWithoutLog,
     Finding,
+    Ignored,
     RunReport,
     UnreadableLine,
     Verdict,
+    fingerprint,
 )
-from accumaudit.engine.rule import SEVERITIES, Rule, alternatives, nearest, sql_line, sql_reason
+from accumaudit.engine.ignoring import Baseline, Ignore
+from accumaudit.engine.rule import SEVERITIES, Rule, alternatives, sql_line, sql_reason
 from accumaudit.importers import TITLES
+from accumaudit.nearest import nearest
 from accumaudit.rules import FOLDER
 
 if TYPE_CHECKING:
@@ -80,23 +85,31 @@ def audit(
     catalogue: Catalogue,
     *,
     select: Collection[str] = (),
-    ignore: Collection[str] = (),
+    ignore: Collection[str | Ignore] = (),
     params: Mapping[str, float] | None = None,
+    baseline: Baseline | None = None,
 ) -> AuditReport:
     """Judge every run of the ledger by the selected rules.
 
-    An ignored rule still explains others: its fault would come back under their names.
+    A text in `ignore` leaves a rule out; an `Ignore` leaves out some of its findings, with a reason, as the
+    baseline does. What is ignored still explains others: its fault would come back under their names.
     """
     catalogue = catalogue.with_params(params or {})
-    ignored = {rule.code for rule in catalogue.matching(ignore)}
+    left_out = catalogue.matching(word for word in ignore if isinstance(word, str))
+    ignored = {rule.code for rule in left_out}
     selected = [rule for rule in catalogue.matching(select or catalogue) if rule.code not in ignored]
-    silent = [rule for rule in catalogue.matching(ignore) if rule.explains]
+    silent = [rule for rule in left_out if rule.explains]
+    ignores = _Ignores(catalogue, [one for one in ignore if isinstance(one, Ignore)], baseline)
     connection = ledger.connection
     evidence.create(connection)
     run_ids = [run_id for run_id, _ in ledger.runs]
     outcomes = [_run(connection, rule, run_ids) for rule in (*selected, *silent)]
-    _explain(connection, [outcome.rule for outcome in outcomes if outcome.broken is None])
-    return _report(ledger, [outcome for outcome in outcomes if outcome.rule.code not in ignored])
+    judged = [outcome.rule for outcome in outcomes if outcome.broken is None]
+    _explain(connection, judged)
+    unused = ignores.apply(ledger, {rule.code for rule in judged} - ignored)
+    return _report(
+        ledger, [outcome for outcome in outcomes if outcome.rule.code not in ignored], ignores, unused
+    )
 
 
 def _run(connection: duckdb.DuckDBPyConnection, rule: Rule, run_ids: list[str]) -> Outcome:
@@ -182,10 +195,54 @@ def _reach(cause: Rule, effect: Rule) -> str:
     return "later" if effect.code in LASTING else "attempt"
 
 
-def _report(ledger: Ledger, outcomes: list[Outcome]) -> AuditReport:
+class _Ignores:
+    """What is to be left out of the report: ignores by their places, and a baseline after them."""
+
+    def __init__(self, catalogue: Catalogue, ignores: Sequence[Ignore], baseline: Baseline | None) -> None:
+        self._ignores = ignores
+        self._codes = [{rule.code for rule in catalogue.matching([one.rule])} for one in ignores]
+        self._baseline = baseline
+
+    def apply(self, ledger: Ledger, codes: Collection[str]) -> tuple[str, ...]:
+        """Mark the rows that are left out; say what these runs and rules have no row for."""
+        run_ids = [run_id for run_id, _ in ledger.runs]
+        matched = set()
+        for place, ignore in enumerate(self._ignores):
+            count = evidence.mark_ignored(
+                ledger.connection, place, self._codes[place], ignore.of(run_ids), ignore.span
+            )
+            if count or not self._codes[place] & {*codes}:
+                matched.add(place)
+        missed = self._apply_baseline(ledger, run_ids, codes) if self._baseline else ()
+        return (*ignoring.unused(self._ignores, matched, run_ids), *missed)
+
+    def _apply_baseline(
+        self, ledger: Ledger, run_ids: Collection[str], codes: Collection[str]
+    ) -> Iterator[str]:
+        assert self._baseline is not None
+        prints = set()
+        for (code, run_id, ignored), found in evidence.findings(ledger).items():
+            if ignored is None:
+                print_ = fingerprint(run_id, code, found.finding(()))
+                prints.add(print_)
+                if self._baseline.holds(print_, found.severity):
+                    evidence.mark_ignored(ledger.connection, len(self._ignores), [code], [run_id])
+        return self._baseline.missed(prints, run_ids, codes)
+
+    def why(self, place: int) -> tuple[str, str]:
+        """The reason and the source of what has this place."""
+        if place < len(self._ignores):
+            return self._ignores[place].reason, self._ignores[place].source
+        assert self._baseline is not None
+        return ignoring.IN_BASELINE, self._baseline.source
+
+
+def _report(
+    ledger: Ledger, outcomes: list[Outcome], ignores: _Ignores, unused: tuple[str, ...]
+) -> AuditReport:
     facts = evidence.run_facts(ledger.connection)
     declared, holes = remarks.declared(ledger.connection), remarks.holes(ledger.connection)
-    desk = _Desk(ledger, outcomes, [run_id for run_id, _ in ledger.runs])
+    desk = _Desk(ledger, outcomes, ignores)
     runs = []
     for run_id, path in ledger.runs:
         unreadable = [
@@ -216,14 +273,22 @@ def _report(ledger: Ledger, outcomes: list[Outcome]) -> AuditReport:
             )
         )
     no_logs = tuple(FileWithoutLog(file=one.file, why=one.why) for one in ledger.no_logs)
-    return AuditReport(runs=tuple(runs), no_logs=no_logs)
+    return AuditReport(runs=tuple(runs), no_logs=no_logs, unused=unused)
 
 
 class _Desk:
     """Writes the verdicts of one audit."""
 
-    def __init__(self, ledger: Ledger, outcomes: list[Outcome], run_ids: list[str]) -> None:
-        self._findings = evidence.findings(ledger)
+    def __init__(self, ledger: Ledger, outcomes: list[Outcome], ignores: _Ignores) -> None:
+        run_ids = [run_id for run_id, _ in ledger.runs]
+        self._ignores = ignores
+        self._findings: dict[evidence.Key, evidence.Found] = {}
+        self._ignored: dict[evidence.Key, list[tuple[int, evidence.Found]]] = defaultdict(list)
+        for (code, run_id, place), found in evidence.findings(ledger).items():
+            if place is None:
+                self._findings[code, run_id] = found
+            else:
+                self._ignored[code, run_id].append((place, found))
         self._explained = evidence.explained(ledger.connection)
         needs = {
             name
@@ -240,11 +305,17 @@ class _Desk:
         if outcome.broken is not None:
             return _verdict(rule, BROKEN, reason=outcome.broken)
         tally = outcome.tallies.get(run_id, Tally())
-        found = self._findings.get((rule.code, run_id))
+        key = rule.code, run_id
+        hidden = self._explained.get(key)
+        judged = tally.faults + tally.clean - (hidden.rows if hidden else 0)
+        ignored = self._left_out(key, fact)
+        found = self._findings.get(key)
         if found:
-            hidden = self._explained.get((rule.code, run_id))
-            judged = tally.faults + tally.clean - (hidden.rows if hidden else 0)
-            return _verdict(rule, FAILED, judged, finding=found.finding(fact.ranks), severity=found.severity)
+            finding = found.finding(fact.ranks)
+            return _verdict(rule, FAILED, judged, finding=finding, severity=found.severity, ignored=ignored)
+        if ignored:
+            reason = f"ignored: {'; '.join(dict.fromkeys(one.reason for one in ignored))}"
+            return _verdict(rule, NOT_CHECKED, judged, reason=reason, ignored=ignored)
         if tally.faults:
             return _verdict(rule, NOT_CHECKED, tally.clean, reason=self._causes(rule, run_id, tally))
         if tally.clean:
@@ -252,13 +323,25 @@ class _Desk:
         reason = self._presence.reason(rule, run_id, tally.unknown, TITLES.get(fact.format))
         return _verdict(rule, NOT_CHECKED, reason=reason)
 
+    def _left_out(self, key: evidence.Key, fact: evidence.RunFacts) -> tuple[Ignored, ...]:
+        return tuple(
+            Ignored(reason=reason, source=source, severity=found.severity, finding=found.finding(fact.ranks))
+            for place, found in sorted(self._ignored[key], key=lambda one: one[0])
+            for reason, source in [self._ignores.why(place)]
+        )
+
     def _causes(self, rule: Rule, run_id: str, tally: Tally) -> str:
-        """Names the causes that are reported: a cause may have one of its own."""
+        """Names the causes that are told: a cause may have one of its own."""
         reported: set[str] = set()
         waiting = {rule.code}
         while waiting:
             for cause in self._explained[waiting.pop(), run_id].causes:
-                (reported if (cause, run_id) in self._findings else waiting).add(cause)
+                if (cause, run_id) in self._findings:
+                    reported.add(cause)
+                elif self._ignored[cause, run_id]:
+                    reported.add(f"{cause} (ignored)")
+                else:
+                    waiting.add(cause)
         reason = f"a cause was found by {' and '.join(sorted(reported))}"
         return f"{reason}; {tally.clean} other rows are clean" if tally.clean else reason
 
@@ -271,6 +354,7 @@ def _verdict(
     reason: str | None = None,
     finding: Finding | None = None,
     severity: str | None = None,
+    ignored: tuple[Ignored, ...] = (),
 ) -> Verdict:
     return Verdict(
         code=rule.code,
@@ -282,4 +366,5 @@ def _verdict(
         finding=finding,
         summary=rule.summary,
         fix=rule.fix,
+        ignored=ignored,
     )

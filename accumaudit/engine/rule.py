@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +12,7 @@ from typing import Any, Final
 import duckdb
 
 from accumaudit.ledger.schema import FIELDS
+from accumaudit.nearest import nearest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -43,6 +43,8 @@ _KEYS: Final = (*_TEXTS, *_LISTS, "params")
 
 _CODE: Final = re.compile(r"[A-Z]{2,8}[0-9]{3}")
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_ADVICE: Final = re.compile(r"(?:check|no(?!-sync\b)|use|avoid|do-not|prefer)-")
+"""How names begin that say what to do; `no-sync` is torch's own word."""
 _END: Final = re.compile(r";(\s|;|--[^\n]*(\n|$)|/\*.*?\*/)*$", re.DOTALL)
 """A semicolon at the end; comments may follow."""
 
@@ -100,10 +102,26 @@ def alternatives(need: str) -> list[str]:
     return need.split(" or ")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`, did you mean ...?` where something known resembles the name, else nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f", did you mean `{close[0]}`?" if close else ""
+def wrong_code(code: str) -> str | None:
+    """Why a code is none, or nothing."""
+    if _CODE.fullmatch(code):
+        return None
+    return f"`{code}` is no code: capital letters, then three digits (ACC101)"
+
+
+def wrong_name(name: str) -> str | None:
+    """Why a name is none, or nothing: "ignore fixed-divisor-tail" is a sentence, as it names the fault."""
+    if not _NAME.fullmatch(name):
+        return f"`{name}` is no name: small letters with hyphens (fixed-divisor-tail)"
+    advice = _ADVICE.match(name)
+    if advice:
+        return f"`{name}` says what to do; name the fault, without `{advice[0]}`"
+    return None
+
+
+def file_name(code: str, name: str) -> str:
+    """What the file of a rule is called."""
+    return f"{code}_{name.replace('-', '_')}.sql"
 
 
 def read_rule(file: Path, parser: duckdb.DuckDBPyConnection) -> Rule:
@@ -194,11 +212,10 @@ class _Header:
             if values[key] not in allowed:
                 raise self.error(key, f"`{key}` is {' or '.join(allowed)}, not `{values[key]}`")
         code, name = values["code"], values["name"]
-        if not _CODE.fullmatch(code):
-            raise self.error("code", f"`{code}` is no code: capital letters, then three digits (ACC101)")
-        if not _NAME.fullmatch(name):
-            raise self.error("name", f"`{name}` is no name: small letters with hyphens (fixed-divisor-tail)")
-        expected = f"{code}_{name.replace('-', '_')}.sql"
+        for key, wrong in (("code", wrong_code(code)), ("name", wrong_name(name))):
+            if wrong is not None:
+                raise self.error(key, wrong)
+        expected = file_name(code, name)
         if self.file.name != expected:
             raise self.error("code", f"the file of {code} {name} is called {expected}, not {self.file.name}")
         for other in values.get("explains", []):

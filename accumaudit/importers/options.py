@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final
 
 from accumaudit.importers.reading.log import LogError, Options
 from accumaudit.ledger.schema import UPDATE_FIELDS
+from accumaudit.nearest import nearest
 
 STEP: Final = "step"
 """The attempt, by the name that it has in logs."""
@@ -79,9 +79,8 @@ def pairs(texts: Iterable[str]) -> dict[str, str]:
 
 def _check(field: str, column: str) -> None:
     if field not in FIELDS:
-        near = difflib.get_close_matches(field, FIELDS, 1)
-        hint = f"did you mean `{near[0]}`?" if near else f"fields are {', '.join(FIELDS[:4])} ..."
-        raise OptionError(f"`{field}` is no field of a record that a column can be; {hint}")
+        hint = nearest(field, FIELDS) or f"; fields are {', '.join(FIELDS[:4])} ..."
+        raise OptionError(f"`{field}` is no field of a record that a column can be{hint}")
     if not column:
         raise OptionError(f"the column of `{field}` has no name")
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from accumaudit.engine.findings import AuditReport, Finding, RunReport, Verdict
+if TYPE_CHECKING:
+    from accumaudit.engine.findings import AuditReport, RunReport, Verdict
+    from accumaudit.outputs.results import Options
 
 SCHEMA: Final = 1
 
 
-def render(report: AuditReport) -> str:
+def rendered(report: AuditReport, _options: Options) -> str:
     """The report as one JSON object, in ASCII."""
     whole = {
         "schema": SCHEMA,
@@ -34,7 +36,17 @@ def finite(value: object) -> object:
     return value
 
 
-def _run(run: RunReport) -> dict[str, object]:
+def _run(run: RunReport) -> dict[str, Any]:
+    return {
+        **run_fields(run),
+        "verdicts": [verdict_fields(verdict) for verdict in run.verdicts],
+        "unreadable": [asdict(one) for one in run.unreadable],
+        "remarks": run.remarks,
+    }
+
+
+def run_fields(run: RunReport) -> dict[str, Any]:
+    """What the run is."""
     return {
         "run_id": run.run_id,
         "path": run.path,
@@ -45,13 +57,11 @@ def _run(run: RunReport) -> dict[str, object]:
         "updates": run.updates,
         "attempts": run.attempts,
         "skipped": run.skipped,
-        "verdicts": [_verdict(verdict) for verdict in run.verdicts],
-        "unreadable": [asdict(one) for one in run.unreadable],
-        "remarks": run.remarks,
     }
 
 
-def _verdict(verdict: Verdict) -> dict[str, object]:
+def verdict_fields(verdict: Verdict) -> dict[str, Any]:
+    """What one rule says of it."""
     return {
         "code": verdict.code,
         "name": verdict.name,
@@ -59,9 +69,6 @@ def _verdict(verdict: Verdict) -> dict[str, object]:
         "status": verdict.status,
         "judged": verdict.judged,
         "reason": verdict.reason,
-        "finding": verdict.finding and _finding(verdict.finding),
+        "finding": verdict.finding and asdict(verdict.finding),
+        "ignored": [asdict(one) for one in verdict.ignored],
     }
-
-
-def _finding(finding: Finding) -> dict[str, object]:
-    return asdict(finding)

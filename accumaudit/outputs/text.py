@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
+from io import StringIO
 from typing import TYPE_CHECKING, Final
 
 from accumaudit.engine.findings import (
@@ -15,6 +16,7 @@ from accumaudit.engine.findings import (
     AuditReport,
     Example,
     Finding,
+    Ignored,
     RunReport,
     Verdict,
 )
@@ -22,6 +24,8 @@ from accumaudit.outputs.words import footer, number, plural, printable, ranks, s
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from accumaudit.outputs.results import Options
 
 COLOURS: Final = {
     "error": "bold red",
@@ -36,6 +40,15 @@ IN_FULL: Final = 3
 
 LABEL: Final = 15
 """Columns of the labels at the left, indent included."""
+
+
+def rendered(report: AuditReport, _options: Options) -> str:
+    """The report without colours, for a file."""
+    from rich.console import Console
+
+    page = StringIO()
+    render(report, Console(file=page, force_terminal=False))
+    return page.getvalue().rstrip("\n")
 
 
 def render(report: AuditReport, console: Console) -> None:
@@ -88,6 +101,9 @@ def _render_run(run: RunReport, page: _Page, *, brief: bool) -> None:
         page.line(f" {verdict.code} {verdict.name}", style=COLOURS["broken"], head="broken rule")
         page.labelled("reason", verdict.reason or "")
     page.line()
+    for verdict in run.verdicts:
+        for one in verdict.ignored:
+            page.labelled("ignored", _left_out(verdict, one, run))
     if not run.with_status(FAILED) and run.with_status(PASSED):
         page.labelled("found", "no fault in what could be checked")
     _render_passed(run, page)
@@ -138,6 +154,11 @@ def _render_fault(verdict: Verdict, run: RunReport, page: _Page) -> None:
     if first.file:
         page.labelled("first", _place(first))
     page.labelled("fix", verdict.advice)
+
+
+def _left_out(verdict: Verdict, one: Ignored, run: RunReport) -> str:
+    where = updates(one.finding, run)
+    return f"{one.severity} {verdict.code} {verdict.name} in {where}: {one.reason} ({one.source})"
 
 
 def _where(finding: Finding, run: RunReport) -> Iterator[str]:

@@ -18,6 +18,7 @@ from accumaudit.testing.capturing import Captured, Training, record
 
 if TYPE_CHECKING:
     from accumaudit.engine.findings import RunReport
+    from accumaudit.engine.ignoring import Ignore
 
 Run = Ledger | Captured | str | os.PathLike[str] | Training
 """What can be asserted about: an open ledger, a captured training, a run's folder, or a function that
@@ -30,7 +31,7 @@ def assert_clean(
     run: Run,
     *,
     select: Collection[str] = (),
-    ignore: Collection[str] = (),
+    ignore: Collection[str | Ignore] = (),
     fail_on: str = "warning",
     judged: Collection[str] = (),
     params: Mapping[str, float] | None = None,
@@ -47,7 +48,8 @@ def assert_clean(
         run: a function that trains and records in the folder that it is given, a captured training,
             an open ledger, or a run's folder.
         select: judge by these rules alone: names, codes, or the beginning of codes.
-        ignore: leave these out.
+        ignore: leave these out; an `accumaudit.engine.ignoring.Ignore` leaves out the findings of some runs
+            or updates alone, with a reason.
         fail_on: the lowest severity that is a fault: error, warning or note.
         judged: rules that must have had something to judge, so that "not checked" is a failure.
         params: thresholds, as in `{"ACC102.spread": 0.02}`.

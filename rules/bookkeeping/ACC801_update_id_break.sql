@@ -9,9 +9,10 @@ needs = ["optimizer_update_id"]
 summary = "the number of applied updates goes back or jumps inside a launch"
 why = '''
 optimizer_update_id counts applied updates: one more after each, unchanged after a skip. Where it goes back,
-the run stands on older parameters than the record before, or a second recorder counts along; where it
-jumps, updates were made that nothing recorded. Every figure over updates (the schedule, the tokens, the
-length of the run) is wrong from there.
+the run stands on older parameters than the record before, or a second recorder counts along. Where it
+jumps, updates were made that nothing recorded.
+
+Every figure over updates (the schedule, the tokens, the length of the run) is wrong from there.
 '''
 example = '''
 Ids 5, 6, 7, 4, 5: after update 7 the loop loaded the checkpoint of update 3 by itself and went on. The run
@@ -20,15 +21,21 @@ ends at "update 10" after 14 updates, four of them on parameters that no longer 
 fix = '''
 Let one counter live as long as the optimizer, and say where the run goes back.
 
-Hand-written loop: save audit.state_dict() in the checkpoint and load it with the optimizer's state; after
-an older state has been loaded inside a launch, call audit.mark("resume"). Attach once, not in every epoch.
-DDP, FSDP: the same on every rank. Trainer, Accelerate, Lightning, DeepSpeed: resume in a new launch, where
-the ids may go back.
+Hand-written loop: Save audit.state_dict() in the checkpoint and load it with the optimizer's state. After
+  an older state has been loaded inside a launch, call audit.mark("resume"). Attach once, not in every
+  epoch.
+DDP: The same on every rank.
+FSDP: The same on every rank.
+Trainer: Resume in a new launch, where the ids may go back.
+Accelerate: Resume in a new launch, where the ids may go back.
+Lightning: Resume in a new launch, where the ids may go back.
+DeepSpeed: Resume in a new launch, where the ids may go back.
 '''
 not_a_fault_when = '''
 A new launch may begin anywhere. A mark of kind resume between two attempts explains any change there.
+
 Attempts that are missing in the record (a torn line, every k-th recorded) allow as much of a jump as
-attempts are missing. Whether an attempt was applied may be unknown: then the id may move or not.
+attempts are missing. Where it is unknown whether an attempt was applied, the id may move or not.
 '''
 references = [
     "Lightning-AI/pytorch-lightning#17958",

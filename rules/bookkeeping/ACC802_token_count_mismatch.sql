@@ -9,28 +9,34 @@ needs = ["valid_tokens", "weight_uniform"]
 summary = "the tokens that the loop reports are not the tokens whose loss was counted"
 why = '''
 Loops report how many tokens an update was made of, and often divide by that number. The hooks count the
-positions whose loss really reached the gradient. Where the two differ, throughput, tokens-to-loss curves
-and data budgets are wrong; where the loop divides by its number, so is the gradient (ACC104 and ACC110 say
-that).
+positions whose loss really reached the gradient.
+
+Where the two differ, throughput, loss over tokens and data budgets are wrong. Where the loop divides by its
+number, so is the gradient: ACC104 and ACC110 say that.
 '''
 example = '''
-Two ranks with 460 and 472 valid tokens. Rank 0 reports its own 460 as tokens of the update: after 10,000
-updates the log says 4.6 million tokens where the model was trained on 9.32 million.
+Two ranks with 460 and 472 valid tokens. Rank 0 reports its own 460 as the tokens of the update. After
+10,000 such updates the log says 4.6 million tokens, where the model was trained on 9.32 million.
 '''
 fix = '''
-Count labels that differ from the ignored index, after shifting, over all data ranks, once per window.
+Count the labels that are not at the ignored index, after the shift, over all data ranks, once per window.
 
-Hand-written loop: sum the counts of the window's micro-steps and all_reduce them; count each tensor,
-context or sequence parallel group once. DDP, FSDP: the same. Trainer: num_items_in_batch is that number
-where average_tokens_across_devices is on. Accelerate: gather the counts. Lightning: self.log(...,
-sync_dist=True, reduce_fx="sum"). DeepSpeed: all_reduce over the data ranks.
+Hand-written loop: Sum the counts of the window's micro-steps and all_reduce them. Count each tensor,
+  context or sequence parallel group once.
+DDP: As in a hand-written loop.
+FSDP: As in a hand-written loop.
+Trainer: num_items_in_batch is that number where average_tokens_across_devices is on.
+Accelerate: Gather the counts.
+Lightning: Use self.log(..., sync_dist=True, reduce_fx="sum").
+DeepSpeed: all_reduce the count over the data ranks.
 '''
 not_a_fault_when = '''
-Counts that equal the input or attended positions, of all ranks or of one, mean something else: ACC807 says
-so. A count that lags by one window agrees with the window before. Micro-steps that were thrown away may be
-in a loop's running count and are in no update: such windows are not judged, and neither are windows in which
-ranks are missing. Class weights make the counted number a sum of weights: a launch in which positions weigh
-differently anywhere is not judged.
+A count that equals the input or attended positions, of all ranks or of one, means something else: ACC807
+says so. A count that lags by one window agrees with the window before.
+
+Not judged: windows from which micro-steps were thrown away, because a loop's running count may hold them;
+windows in which ranks are missing; and launches in which positions weigh differently anywhere, where the
+count may be a sum of weights.
 '''
 references = [
     "huggingface/transformers#34567",

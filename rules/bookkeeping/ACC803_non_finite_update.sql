@@ -8,30 +8,35 @@ scope_is_empty = "no attempt was applied"
 needs = ["grad_norm_after_clip or probe_nonfinite or grad_norm_before_clip", "optimizer_step_skipped"]
 summary = "an update was applied with a gradient that is not finite"
 why = '''
-One NaN or infinity in a gradient, applied, is in the optimizer's moments and in the parameter for good:
-Adam's averages stay NaN, and the next forward spreads it over all outputs. A norm that is not finite makes
-the clip's coefficient 0 or NaN, so clipping does not save it. With accumulation one bad micro-step is
-enough to lose the window.
+One NaN or infinity in a gradient that is applied stays in the optimizer's moments and in the parameter for
+good. Adam's averages remain NaN, and the next forward spreads it over all outputs.
+
+Clipping does not save it: a norm that is not finite makes the clip's factor 0 or NaN. With accumulation one
+bad micro-step is enough to lose the window.
 '''
 example = '''
-Window of 4, losses 2.1, 2.0, NaN, 2.2. The sum of the gradients is NaN, its norm is NaN, the coefficient of
-a clip at 1.0 is NaN, and every parameter that is stepped with it becomes NaN. Skipping the update would
-have cost one update; going on costs everything since the last checkpoint.
+A window of 4 micro-steps has losses of 2.1, 2.0, NaN and 2.2. The sum of the gradients is NaN, its norm is
+NaN, the factor of a clip at 1.0 is NaN, and every parameter that is stepped with it becomes NaN. Skipping
+would have cost one update. Going on costs everything since the last checkpoint.
 '''
 fix = '''
 Look at the norm before the step, and do not step where it is not finite.
 
-Hand-written loop: norm = clip_grad_norm_(...); step only if torch.isfinite(norm), else clear the gradients,
-on every rank alike. In fp16 use a GradScaler, which skips such attempts. DDP, FSDP: decide on the reduced
-norm, so that all ranks skip together. Trainer and Accelerate: fp16 skips by itself, bf16 does not.
-Lightning: detect_anomaly finds the cause; an own check goes into on_before_optimizer_step. DeepSpeed: bf16
-has check_grad_overflow.
+Hand-written loop: Keep norm = clip_grad_norm_(...) and step only if torch.isfinite(norm), else clear the
+  gradients, on every rank alike. In fp16 use a GradScaler, which skips such attempts.
+DDP: Decide on the reduced norm, so that all ranks skip together.
+FSDP: As for DDP, on the norm of the whole gradient.
+Trainer: fp16 skips by itself, bf16 does not: raise in compute_loss where a loss is not finite.
+Accelerate: fp16 skips by itself, bf16 does not: test what clip_grad_norm_ returns.
+Lightning: detect_anomaly finds the cause. A check of your own goes into on_before_optimizer_step.
+DeepSpeed: fp16 skips by itself. bf16 has check_grad_overflow.
 '''
 not_a_fault_when = '''
-Skipped attempts are out of scope: a scaler that settles skips a few. What counts is the gradient just
-before the step: where the norm returned by a clip was infinite and the norm measured at the step is finite,
-the loop has cleaned the gradients in between. An optimizer that ignores such elements by itself looks the
-same.
+Skipped attempts are out of scope: a scaler that settles skips a few.
+
+What counts is the gradient just before the step. Where the norm that a clip returned was infinite, and the
+norm measured at the step is finite, the loop has cleaned the gradients in between. An optimizer that leaves
+out such elements by itself looks the same as the fault.
 '''
 references = [
     "speechbrain/speechbrain#1936",

@@ -8,28 +8,30 @@ scope_is_empty = "the loop reported its step counter fewer than three times"
 needs = ["reported_global_step", "optimizer_update_id"]
 summary = "the loop's step counter counts something else than updates"
 why = '''
-"Step 1,000" may be a thousand updates, micro-steps, attempts or optimizer steps. Nothing is wrong with any
-of them, but schedules, checkpoint names, logs and plans meet under one word, and a number taken from one
-and used as another is off by the accumulation, the number of optimizers or the skips.
+"Step 1,000" may be a thousand updates, micro-steps, attempts or steps of several optimizers. Nothing is
+wrong with any of them. But schedules, checkpoint names, logs and plans meet under one word, and a number
+taken from one and used as another is off by the accumulation count, the number of optimizers or the skips.
 '''
 example = '''
-Two optimizers in one loop: the counter says 2, 4, 6 after three rounds, and each optimizer has made 1, 2, 3
-updates. A limit of 10,000 steps ends the run after 5,000 updates. With G = 8, a counter of micro-steps ends
-it after 1,250.
+Two optimizers in one loop: the counter says 2, 4, 6 after three rounds, in which each optimizer has made 1,
+2, 3 updates. A limit of 10,000 steps ends this run after 5,000 updates. With 8 micro-steps an update, a
+counter of micro-steps ends it after 10,000 / 8 = 1,250.
 '''
 fix = '''
 Decide what the counter counts, and write it beside the number.
 
-Hand-written loop: add one where the optimizer stepped, and only if it was not skipped. DDP, FSDP: the same.
-Trainer: global_step also advances on a skipped attempt. Accelerate: count where sync_gradients is true and
-the step was applied. Lightning: global_step counts the steps of all optimizers. DeepSpeed: global_steps
-counts attempts; subtract skipped_steps.
+Hand-written loop: Add one where the optimizer stepped, and only if the step was not skipped.
+DDP: The same.
+FSDP: The same.
+Trainer: global_step also advances on a skipped attempt.
+Accelerate: Count where sync_gradients is true and the step was not skipped.
+Lightning: global_step counts the steps of all optimizers.
+DeepSpeed: global_steps counts attempts: subtract skipped_steps.
 '''
 not_a_fault_when = '''
-A counter that stays a fixed number away from the updates (continued from another run, or reported before it
-is raised, so that it says how many there were before) counts updates. What cannot be told apart in the
-record, such as attempts and updates where nothing was skipped, is taken as updates. A counter that fits none
-of the readings is not judged.
+A counter that stays a fixed number away from the updates counts updates: it was continued from another run,
+or reported before it was raised. What cannot be told apart in the record, such as attempts and updates
+where nothing was skipped, is taken for updates. A counter that fits none of the readings is not judged.
 '''
 references = [
     "Lightning-AI/pytorch-lightning#17958",

@@ -8,40 +8,48 @@ scope_is_empty = "no averaged weights (EMA) were updated"
 needs = ["events", "ema_updates"]
 summary = "averaged weights were updated without an update of the parameters, or with a decay that falls"
 why = '''
-A moving average of the parameters is meant to take each new set of them in once, or every k-th. Where it is
-updated again while nothing has changed (after every micro-step, or after an attempt that was skipped), the
-same parameters are taken in twice: the average forgets faster than its decay says, and how much faster
-depends on the accumulation. A decay that falls while the run goes on makes it forget more and more, where a
-warm-up does the opposite.
+A moving average of the parameters (EMA) is meant to take each new set of them in once, or every k-th. Where
+it is updated again while nothing has changed (after every micro-step, or after a skipped attempt), the same
+parameters are taken in twice. The average forgets faster than its decay says, and how much faster depends
+on the accumulation count.
+
+A decay that falls while the run goes on makes it forget more and more, where a warm-up of the decay does
+the opposite.
 '''
 example = '''
-A decay of 0.999 and G = 4, updated after every micro-step: each update of the parameters is taken in four
-times, and the average keeps 0.999^4 = 0.996 of itself. It reaches back 250 updates where 1,000 were meant.
+A decay of 0.999 and 4 micro-steps an update, with the average updated after every micro-step. Each update
+of the parameters is taken in four times, and the average keeps 0.999^4 = 0.996 of itself. It reaches back
+250 updates where 1,000 were meant.
+
 A decay that was computed anew from itself went 0.90, 0.82, 0.75 and on to 0.50, where a rise to 0.9999 was
 planned.
 '''
 fix = '''
 Update the average where the parameters were updated, and nowhere else.
 
-Hand-written loop: ema.update_parameters(model) after optimizer.step(), inside the same condition; with a
-scaler, only where the step was applied. DDP, FSDP: the same, on every rank that keeps an average. Trainer:
-in on_step_end, never in on_substep_end. Accelerate: where accelerator.sync_gradients is true and the step
-was not skipped. Lightning: in on_train_batch_end, only where trainer.global_step has moved. DeepSpeed: where
-engine.was_step_applied().
+Hand-written loop: Call ema.update_parameters(model) after optimizer.step(), under the same condition. With
+  a scaler, only where the step was applied.
+DDP: The same, on every rank that keeps an average.
+FSDP: As for DDP.
+Trainer: Update it in on_step_end, never in on_substep_end.
+Accelerate: Update it where accelerator.sync_gradients is true and the step was not skipped.
+Lightning: Update it in on_train_batch_end, and only where trainer.global_step has moved.
+DeepSpeed: Update it where engine.was_step_applied().
 '''
 not_a_fault_when = '''
 An average that takes in every k-th update, one that begins late, one that is updated just before the step
 instead of after it, and two averages side by side are right. The first update of an average, before any
-step, copies the parameters. A step of another optimizer in between changed the parameters too. A decay that
-rises is a warm-up; one that goes up and down belongs to several averages or to a restart and is not judged,
-and neither are fewer than three falls.
+step, copies the parameters. A step of another optimizer in between changed the parameters too.
+
+A decay that rises is a warm-up. One that goes up and down belongs to several averages or to a restart: not
+judged, and neither are fewer than three falls.
 '''
 references = [
     "huggingface/diffusers#1864",
 ]
 
 [params]
-falls = 3
+falls = 3  # how often, at least, the decay must fall
 */
 WITH averaging AS (
     SELECT DISTINCT run_id, launch

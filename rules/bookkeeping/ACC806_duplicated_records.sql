@@ -12,29 +12,35 @@ why = '''
 The auditor joins records by rank and attempt and keeps the first of each. A second one means that the
 ledger was written twice: two processes believe that they are the same rank, two recorders sit on one
 optimizer, or a file was copied into the folder. What the second one says is left out of every figure, and
-it may be the one that is true. In a log of another program, a step that stands twice means that two
-processes, or two engines of one, wrote into the same file: its curve is two curves.
+it may be the one that is true.
+
+In a log of another program, a step that stands twice means that two processes, or two engines of one, wrote
+into the same file: its curve is two curves.
 '''
 example = '''
-A folder holds rank 0's file and a copy of it from a backup: 400 records for 200 attempts. Read twice, the
-run would have trained on 2 * 372,000 tokens. Two jobs that write as rank 0 into the same folder give the
+A folder holds rank 0's file and a copy of it from a backup: 400 records for 200 attempts. Read twice, a run
+of 372,000 tokens would have trained on 744,000. Two jobs that both write as rank 0 into one folder give the
 same count, with other times and other losses.
 '''
 fix = '''
-Give each run its own folder and each rank one recorder.
+Give each run a folder of its own and each rank one recorder. Move copies of ledgers out of the run's
+folder. In logs of other programs, let one process write each file.
 
-Hand-written loop: attach once for each optimizer; take log_dir from the job, not from a constant. DDP,
-FSDP: start all ranks by one launcher, so that rank and launch differ. Trainer, Lightning: add the callback
-once. Accelerate, DeepSpeed: attach once, to the prepared optimizer. Move copies of ledgers out of the run's
-folder. Logs of other programs: start all ranks by one launcher, so that the program knows which one is to
-write, and give each run a file of its own.
+Hand-written loop: Attach once for each optimizer, and take log_dir from the job, not from a constant.
+DDP: Start all ranks by one launcher, so that rank and launch differ.
+FSDP: As for DDP.
+Trainer: Add the callback once.
+Accelerate: Attach once, to the prepared optimizer.
+Lightning: Add the callback once.
+DeepSpeed: Attach once, to the engine.
 '''
 not_a_fault_when = '''
 Updates that a later launch does again, because it resumed from a checkpoint before the end, are recorded
-twice and truly happened twice: the later ones count, and the finding is a note. Ranks write one record each
-for the same attempt: these are no duplicates. A log that repeats a step now and then, on the very next line,
-sums it up once more at the end of an epoch: it is silent. A logbook that quotes several trials of one step
-is none either.
+twice and truly happened twice. The later ones count, and the finding is a note. Several ranks write one
+record each for the same attempt: these are no duplicates.
+
+A log that repeats a step now and then, on the very next line, sums it up once more at the end of an epoch:
+it is silent. So is a logbook that quotes several trials of one step.
 '''
 references = [
     "huggingface/accelerate#3552",

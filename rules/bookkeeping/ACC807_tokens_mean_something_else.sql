@@ -8,26 +8,30 @@ scope_is_empty = "the loop reported no token count for an update"
 needs = ["valid_tokens", "input_positions"]
 summary = "the loop's token count is that of input positions, not of tokens with a loss"
 why = '''
-"Tokens" may be positions of the input, positions that are attended to, or positions whose loss is counted.
-Padding and prompts make them differ by a third or more. Each is a sound measure of something; compared with
+"Tokens" may be positions of the input, positions that are attended to, or positions that have a loss.
+Padding and prompts make them differ by a third or more. Each is a sound measure of something. Compared with
 one another, or used as a denominator for another, they mislead.
 '''
 example = '''
-Four rows padded to 64 positions: 256 of input, 200 attended, 130 with a loss. A counter of input positions
-reports 1.97 times the tokens that were learned from. Rows of 10, 4, 9 and 3 real positions padded to 10 and
-9: 38 instead of 26.
+Four rows are padded to 64 positions: 256 positions of input, of which 200 are attended to and 130 have a
+loss. A counter of input positions reports 256/130 = 1.97 times the tokens that were learned from.
 '''
 fix = '''
-Name what is counted, and count loss tokens where that is meant.
+Name what is counted, and count tokens with a loss where these are meant.
 
-Hand-written loop: (labels != -100).sum() after shifting is the number of loss tokens; input_ids.numel()
-counts padding. DDP, FSDP: sum over data ranks. Trainer: num_input_tokens_seen counts input positions;
-include_num_input_tokens_seen "non_padding" leaves padding out, and num_items_in_batch counts labels.
-Accelerate, Lightning, DeepSpeed: they count nothing by themselves; look at the loop's own counter.
+Hand-written loop: (labels != -100).sum() after the shift is the number of tokens with a loss.
+  input_ids.numel() counts padding too.
+DDP: Sum over the data ranks.
+FSDP: Sum over the data ranks.
+Trainer: num_input_tokens_seen counts input positions; include_num_input_tokens_seen="non_padding" leaves
+  padding out. num_items_in_batch counts labels.
+Accelerate: It counts nothing by itself: look at the loop's own counter.
+Lightning: It counts nothing by itself: look at the loop's own counter.
+DeepSpeed: It counts nothing by itself: look at the loop's own counter.
 '''
 not_a_fault_when = '''
-The count is what the loop wants to report (throughput is rightly measured in input positions): then this
-note says what the number is. Where nothing is padded or masked, all readings are equal and the rule is
+The count is what the loop wants to report, as throughput is rightly measured in input positions: then this
+note says what the number is. Where nothing is padded or masked all readings are equal, and the rule is
 silent. Windows whose valid tokens are unknown are not judged.
 '''
 references = [

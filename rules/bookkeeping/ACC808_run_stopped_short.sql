@@ -9,36 +9,39 @@ needs = ["planned_updates"]
 explains = ["ACC305"]
 summary = "the run did fewer updates or epochs than were planned"
 why = '''
-A run that came to its end before its plan leaves the schedule unfinished and part of the data unseen, and it
-says so nowhere: the loop ended, the model was saved. The plan and the loop count differently: one rounds the
-windows of an epoch up and the other down, a data set shrank, a sampler ran dry on one rank, windows run
-across the ends of epochs. A log that ends before its plan may be of a run that was stopped, that failed
-without a word, or that goes on elsewhere.
+A run that came to its end before its plan leaves the schedule unfinished and part of the data unseen, and
+it says so nowhere: the loop ended, the model was saved.
+
+The plan and the loop count differently. One rounds the windows of an epoch up and the other down, a data
+set shrank, a sampler ran dry on one rank, or windows run across the ends of epochs. A log that ends before
+its plan may also be of a run that was stopped, that failed without a word, or that goes on elsewhere.
 '''
 example = '''
-An epoch of 1,907 micro-batches at an accumulation of 4 has 476 whole windows and three micro-batches more.
-The plan for 25 epochs is 25 * 476 = 11,900 updates. The windows run across the ends of epochs, so these
-updates take 47,600 of the 47,675 micro-batches: the run ends at epoch 24.96 and not at 25.
+An epoch of 1,907 micro-batches has 476 windows of 4, and three micro-batches more. The plan for 25 epochs
+is 25 * 476 = 11,900 updates. The windows run across the ends of epochs, so these updates take 11,900 * 4 =
+47,600 of the 25 * 1,907 = 47,675 micro-batches. The run ends at epoch 24.96 and not at 25.
 '''
 fix = '''
-Count the plan as the loop counts: ceil(micro-batches / accumulation) windows an epoch where the last one may
-be short, the whole part where it is dropped.
+Count the plan as the loop counts: the micro-batches of an epoch by the accumulation count, rounded up where
+the last window may be short, and down where it is dropped. Where a run was stopped on purpose there is
+nothing to do.
 
-Hand-written loop: declare planned_updates from the number of windows that the loop will really make.
-DDP, FSDP: give every rank equally many batches.
-Trainer: newer versions end the window with the epoch; drop_last makes both counts equal.
-Accelerate: gradient_accumulation_plugin's sync_with_dataloader ends the window with the data.
-Lightning: the last window of an epoch is stepped; estimated_stepping_batches counts it.
-DeepSpeed, Megatron: choose samples that are a multiple of the global batch, or plan in samples.
-
-Where a run was stopped on purpose (early stopping, a time limit), there is nothing to do.
+Hand-written loop: Declare planned_updates from the number of windows that the loop will really make.
+DDP: Give every rank equally many batches.
+FSDP: Give every rank equally many batches.
+Trainer: Newer versions end the window with the epoch. drop_last makes both counts equal.
+Accelerate: sync_with_dataloader of the GradientAccumulationPlugin ends the window with the data.
+Lightning: The last window of an epoch is stepped, and estimated_stepping_batches counts it.
+DeepSpeed: Choose a number of samples that is a multiple of the global batch, or plan in samples.
 '''
 not_a_fault_when = '''
-Attempts that were skipped count as done: the plan counts them too. What is less than one update, or less
-than the distance of two records, is silent, and so is an epoch that is not finished because the plan is one
-of updates. Up to 1 % is a note, and so is a run of which nothing says that it finished. An intermediate
-checkpoint's state, and a ledger that is still written, are not checked. Early stopping looks the same as a
-plan that was missed: a run that ended right after an evaluation, as early stopping does, is a note.
+Skipped attempts count as done: the plan counts them too. What is less than one update, or less than the
+distance of two records, is silent, and so is an epoch that is not finished because the plan is one of
+updates.
+
+It is a note where up to 1 % is missing, where nothing says that the run finished, and where the run ended
+right after an evaluation, as early stopping does. The state in an intermediate checkpoint, and a ledger
+that is still written, are not checked.
 '''
 references = [
     "huggingface/transformers#33455",
@@ -47,7 +50,7 @@ references = [
 ]
 
 [params]
-small = 0.01
+small = 0.01  # up to this missing share of the plan it is a note
 */
 WITH last_launches AS (
     SELECT run_id,
@@ -94,12 +97,26 @@ epochs AS (
     GROUP BY ALL
 ),
 done AS (
-    SELECT w.run_id,
-           max(w.attempt_id) AS last_attempt,
-           max(w.optimizer_update_id) AS last_update,
-           count(*) FILTER (w.applied IS FALSE) AS skipped
-    FROM windows AS w
-    WHERE w.optimizer = 0
+    SELECT run_id,
+           max(last_attempt) AS last_attempt,
+           max(last_update) AS last_update,
+           sum(skipped) AS skipped,
+           max_by(last_attempt, launch) AS last_recorded
+    FROM (
+        SELECT run_id,
+               launch,
+               max(attempt_id) AS last_attempt,
+               max(optimizer_update_id) AS last_update,
+               -- Those between two records as well.
+               greatest(
+                   count(*) FILTER (applied IS FALSE),
+                   (max(attempt_id) - max(optimizer_update_id))
+                   - min_by(attempt_id - optimizer_update_id - (applied IS FALSE)::BIGINT, attempt_id)
+               ) AS skipped
+        FROM windows
+        WHERE optimizer = 0
+        GROUP BY ALL
+    )
     GROUP BY ALL
 ),
 measured AS (
@@ -110,7 +127,9 @@ measured AS (
            c.ends_with_evaluation,
            -- A log counts its own steps, a ledger its updates; skipped ones were planned like others.
            CASE
-               WHEN p.format = 'ledger' THEN d.last_update + d.skipped
+               -- Attempts behind the last record are known from the end alone.
+               WHEN p.format = 'ledger'
+               THEN d.last_update + d.skipped + coalesce(greatest(c.attempts - d.last_recorded, 0), 0)
                -- Its plan and its log count updates alone.
                WHEN p.format = 'fairseq' THEN coalesce(d.last_update, d.last_attempt)
                ELSE greatest(d.last_attempt, coalesce(c.attempts, 0))

@@ -10,29 +10,36 @@ summary = "the number in a checkpoint's name counts something else than updates"
 why = '''
 A checkpoint's name is what people go by when they resume, compare or publish: "step 4000" is put into a
 schedule, a plan, a plot. Where the number counts micro-steps, or attempts with the skipped ones among them,
-everything that takes it for updates is off by the accumulation or by the skips, and a resume that reads its
-position from the name continues in the wrong place.
+everything that takes it for updates is off by the accumulation count or by the skips. A resume that reads
+its position from the name continues in the wrong place.
 '''
 example = '''
-G = 4, and a checkpoint after 1,000 updates is called checkpoint-4000. A resume that sets the schedule to
-4000 of 10,000 updates trains the rest at the rate of update 4000, and ends after 7,000 updates. In fp16 with
-three skips, checkpoint-500 holds 497 updates.
+4 micro-steps an update, and a checkpoint after 1,000 updates is called checkpoint-4000. A resume that sets
+the schedule to 4,000 of 10,000 updates goes on at the rate of update 4,000, and ends 6,000 updates later,
+after 7,000 in all.
+
+In fp16 with three skips, checkpoint-500 holds 497 updates.
 '''
 fix = '''
 Take the number from the count of applied updates, or write the unit into the name.
 
-Hand-written loop: count where the step was applied, and name by that; "micro-step-4000" misleads nobody.
-DDP, FSDP: the same. Trainer: checkpoint-N is global_step, which counts skipped attempts too. Accelerate:
-save_state numbers its folders by itself; give a name. Lightning: the step in the name counts the steps of
-all optimizers. DeepSpeed: pass tag; global_steps counts skipped attempts.
+Hand-written loop: Count where the step was applied, and name by that. "micro-step-4000" misleads nobody.
+DDP: The same.
+FSDP: The same.
+Trainer: checkpoint-N is global_step, which counts skipped attempts too.
+Accelerate: save_state numbers its folders by itself: give a name.
+Lightning: The step in the name counts the steps of all optimizers.
+DeepSpeed: Pass a tag: global_steps counts skipped attempts too.
 '''
 not_a_fault_when = '''
-Names whose number says what it is (an epoch, tokens, micro-steps, a date, a version, a loss) and names
-without one (last, best) are out of scope. A number is found to be another count only where it is exactly
-that count; one that fits nothing is not judged. A number that is one off (the loop counts from 0), stays a
-fixed number away from the updates (continued from another run), or is the number of the epoch, is right.
-A single number without a word such as step or checkpoint beside it is not judged either. A number that counts
-skipped attempts too is a note: many trainers count so, and it is off by no more than the skips.
+Out of scope are names whose number says what it is (an epoch, tokens, micro-steps, a date, a version, a
+loss) and names without a number (last, best). So is a single number without a word such as step or
+checkpoint beside it.
+
+A number is found to be another count only where it is exactly that count. It is right where it is one off
+(the loop counts from 0), stays a fixed number away from the updates (continued from another run), or is the
+number of the epoch. A number that fits nothing is not judged. One that counts skipped attempts too is a
+note: many trainers count so, and it is off by no more than the skips.
 '''
 references = [
     "Lightning-AI/pytorch-lightning#17958",
@@ -49,7 +56,7 @@ WITH marked AS (
            max(epoch) AS epoch,
            max(micro_step_id) AS micro_steps,
            -- Without dates, fractions, versions, and numbers that name another unit, before them or after.
-           list_reduce(
+           list_reduce( -- noqa: PRS
                [
                    lower(name),
                    '(19|20)\d\d[-_.]?(0[1-9]|1[0-2])[-_.]?([0-2]\d|3[01])'

@@ -8,32 +8,37 @@ scope_is_empty = "the loop reported no loss for an update whose weights add up t
 needs = ["reported_loss", "loss", "loss_weight"]
 summary = "the loss that the loop logs is a structural factor away from the loss that it trained on"
 why = '''
-A loop that divides its loss for the backward often logs what it divided, and one that adds micro-steps or
-ranks often logs the sum. The training is right, and the log is wrong by a constant: curves of runs with
-other accumulation, or on another number of ranks, cannot be compared, and a threshold on the loss fires at
-the wrong value.
+A loop that divides its loss for the backward often logs what it divided, and one that adds up micro-steps
+or ranks often logs the sum. The training is right, and the log is wrong by a constant. Curves of runs with
+another accumulation count, or another number of ranks, cannot be compared, and a threshold on the loss
+fires at the wrong value.
 '''
 example = '''
-G = 4. The micro-steps' losses are 2.30, 2.34, 2.28 and 2.36, each divided by 4 for its backward. The loop
-logs the divided loss of the last one, 0.59: a quarter of the 2.36 that it stands for. Added up undivided,
-the log says 9.28.
+The losses of 4 micro-steps are 2.30, 2.34, 2.28 and 2.36, each divided by 4 for its backward. The loop logs
+the divided loss of the last one, 2.36 / 4 = 0.59: a quarter of what it stands for. Added up undivided, the
+log says 9.28; the mean is 2.32.
 '''
 fix = '''
-Log the mean over the window's tokens: the sum of all token losses by the number of tokens.
+Log the mean over the window's tokens: the sum of all token losses divided by the number of tokens.
 
-Hand-written loop: keep loss.detach() before it is divided, weigh it by its tokens, and reduce it over the
-ranks with an average, not a sum. DDP, FSDP: the same; a factor of the world size that undoes the average of
-gradients must not get into the log. Trainer: its log is the mean since the last one; a compute_loss of your
-own returns the undivided value. Accelerate: log before accelerator.backward. Lightning: return the undivided
-loss, log with sync_dist=True. DeepSpeed: engine.backward returns a divided loss.
+Hand-written loop: Keep loss.detach() before it is divided, weigh it by its tokens, and reduce it over the
+  ranks with an average, not a sum.
+DDP: The same. A factor of the number of ranks that undoes the average of gradients must not get into the
+  log.
+FSDP: As for DDP.
+Trainer: Its log is the mean since the last one. A compute_loss of your own returns the undivided value.
+Accelerate: Log before accelerator.backward.
+Lightning: Return the undivided loss, and log with sync_dist=True.
+DeepSpeed: Log before engine.backward, which returns a divided loss.
 '''
 not_a_fault_when = '''
-A single update proves nothing: every report of the launch must be off by the same factor, and there must be
-as many as the parameter updates. A log that is smoothed, or averaged over several updates, or that rounds,
-moves against the measured loss and fits no factor; where the loss hardly moves it equals it. Any report
-between the smallest and the largest loss of a micro-step is taken as right, be it of the last one, of one
-rank or a mean of means. Where the loss has further terms, where the weights do not add up to 1 (then the
-rules of the 100s speak) or are unknown, nothing is judged.
+A single update proves nothing: every report of the launch must be off by the same factor, in five updates
+or more. A log that is smoothed, averaged over several updates or rounded moves against the measured loss
+and fits no factor. Where the loss hardly moves, it equals it. Any report between the smallest and the
+largest loss of a micro-step is right, be it of the last one, of one rank or a mean of means.
+
+Not judged: a loss with further terms, and weights that are unknown or do not add up to 1 (the rules from
+ACC101 on speak of those).
 '''
 references = [
     "huggingface/transformers#11919",
@@ -42,8 +47,8 @@ references = [
 ]
 
 [params]
-updates = 5
-tolerance = 0.01
+updates = 5  # how many reports, at least, must be off by the same factor
+tolerance = 0.01  # by how much they may miss it
 */
 WITH reporting AS (
     SELECT DISTINCT run_id, launch, optimizer

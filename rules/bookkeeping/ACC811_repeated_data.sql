@@ -8,35 +8,47 @@ scope_is_empty = "no window with a micro-step was recorded"
 needs = ["data_digest", "valid_tokens"]
 summary = "the same micro-batch was used more than once in a window, or again at the end of its epoch"
 why = '''
-A window is meant to gather different data. Where a micro-batch comes twice, because it is drawn outside of
-the accumulation loop, or because each worker of a loader reads the same stream, the batch is smaller than
-its number of micro-steps says, and its gradient has the noise of the smaller one. Where a short end of an
-epoch is filled up with what the epoch began with, these rows count twice in every epoch.
+A window is meant to gather different data. A micro-batch comes twice where it is drawn outside of the
+accumulation loop, or where each worker of a loader reads the same stream. The batch is then smaller than
+its number of micro-steps says, and its gradient is as noisy as that of the smaller one.
+
+Where a short end of an epoch is filled up with what the epoch began with, these rows count twice in every
+epoch.
 '''
 example = '''
-G = 4, and the batch is drawn once for each window instead of once for each micro-step: all four micro-steps
-have the same gradient, and the update is that of one micro-batch at four times its cost. Or: 14 batches in
-windows of 4, the last of which takes batches 1 and 2 again: in each epoch their rows weigh 2, all others 1.
+A batch is drawn once for each window of 4 instead of once for each micro-step. All four micro-steps have
+the same gradient, and the update is that of one micro-batch at four times its cost.
+
+Or: 14 batches in windows of 4, the last of which takes batches 1 and 2 again. In each epoch their rows
+weigh 2, all others 1.
 '''
 fix = '''
 Draw a new batch for each micro-step, and let the last window of an epoch be short.
 
-Hand-written loop: next(batches) inside the accumulation loop; divide the last window by its own tokens. DDP,
-FSDP: DistributedSampler pads by a row or so for each rank; drop_last avoids it. Iterable data sets: split
-the stream by worker (get_worker_info), or each worker repeats it. Trainer: it lets the last window be short.
-Accelerate: even_batches=False with join_uneven_inputs. Lightning, DeepSpeed: a loader that drops the rest.
+Hand-written loop: Call next(batches) inside the accumulation loop, and divide the last window by its own
+  tokens. Split an iterable data set by worker (get_worker_info), or each worker repeats it.
+DDP: DistributedSampler pads by a row or so for each rank: drop_last avoids it.
+FSDP: As for DDP.
+Trainer: It lets the last window be short.
+Accelerate: Use even_batches=False with join_uneven_inputs.
+Lightning: Use a loader that drops the rest.
+DeepSpeed: Use a loader that drops the rest.
 '''
 not_a_fault_when = '''
 The same data in another epoch is what epochs are. A sampler that pads so that all ranks get equally many
 repeats at most one batch on a rank, and fewer than there are ranks: no fault, unless the loader itself
-tells how many rows it gave again (repeated_samples). Micro-batches without a valid
-token, and inputs that come in many windows of an epoch (a constant synthetic batch, a data set of a few
-batches, draws with replacement) are left out, and so are rows that stand twice in the data itself: a fifth
-(the parameter share) of a window's micro-steps must be repeats, in 2 % (windows) of the windows. Where each
-micro-batch comes equally often in all windows of a launch (two losses, two augmentations, an adversarial
-pass, each with a backward of its own), that is taken for the method; other passes over a batch may be meant
-too, hence a note. Windows inside a closure are not judged; the end of an epoch is judged only where epochs
-are recorded, and every attempt.
+tells how many rows it gave again (repeated_samples).
+
+Micro-batches without a valid token are left out, and so are inputs that come in many windows of an epoch (a
+constant synthetic batch, a data set of a few batches, draws with replacement). Rows may stand twice in the
+data itself: a fifth of a window's micro-steps must be repeats, in 2 % of the windows.
+
+Where each micro-batch comes equally often in all windows of a launch (two losses, two augmentations, an
+adversarial pass, each with a backward of its own), that is taken for the method. Other passes over a batch
+may be meant too, hence a note.
+
+Windows inside a closure are not judged. The end of an epoch is judged only where epochs, and every attempt,
+are recorded.
 '''
 references = [
     "huggingface/trl#6452",
@@ -44,8 +56,8 @@ references = [
 ]
 
 [params]
-share = 0.2
-windows = 0.02
+share = 0.2  # the share of a window's micro-steps that must be repeats
+windows = 0.02  # the share of a launch's windows that must have them
 */
 WITH launches AS (
     SELECT run_id,

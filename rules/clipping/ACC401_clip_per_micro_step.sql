@@ -10,33 +10,40 @@ explains = ["ACC403"]
 summary = "gradients were clipped before the window was complete"
 why = '''
 Clipping belongs to the whole gradient of the update. Inside the window it shortens what has been gathered
-so far, then the next micro-step is added, and the sum is clipped again: early micro-steps are shortened
-several times, the last one once, so tokens weigh by their place in the window. The direction of the update
-changes, not only its length. The norms that are logged are those of partial gradients.
+so far, then the next micro-step is added, and the sum is clipped again. Early micro-steps are shortened
+several times, the last one once, so tokens weigh by their place in the window.
+
+The direction of the update changes, not only its length. The logged norms are those of partial gradients.
 '''
 example = '''
-Gradients (2, 0) then (0, 2), limit 1. Clipped after each: (1, 0), then (1, 2) with a norm of 2.236, clipped
-to (0.447, 0.894). Clipped once: (2, 2) with a norm of 2.828, clipped to (0.707, 0.707). The second
-micro-step counts twice as much as the first.
+Two micro-steps with gradients (2, 0) and (0, 2), and a limit of 1.
+
+    clipped after each   (1, 0), then (1, 2), clipped to (0.447, 0.894)
+    clipped once         (2, 2), clipped to (0.707, 0.707)
+
+The norms are 2.236 and 2.828 before the last clip. The second micro-step counts twice as much as the first.
 '''
 fix = '''
 Clip once per update, after the last backward and before the step.
 
-Hand-written loop: move clip_grad_norm_ under the condition that guards optimizer.step, after
-  scaler.unscale_.
-DDP: the same, after the reduced backward.
-FSDP: the same, with model.clip_grad_norm_ or over all parameters.
-Trainer: set max_grad_norm and clip nowhere else.
-Accelerate: `if accelerator.sync_gradients:` around clip_grad_norm_.
-Lightning: set gradient_clip_val; in manual optimization clip before opt.step().
-DeepSpeed: set gradient_clipping in its configuration.
+Hand-written loop: Move clip_grad_norm_ under the condition that guards optimizer.step(), after
+  scaler.unscale_ if there is a scaler.
+DDP: The same, after the last backward, which reduces the gradients.
+FSDP: The same: model.clip_grad_norm_ under FSDP1, clip_grad_norm_ over all parameters under FSDP2.
+Trainer: Set max_grad_norm and clip nowhere else.
+Accelerate: Put clip_grad_norm_ under if accelerator.sync_gradients.
+Lightning: Set gradient_clip_val. In manual optimization clip before opt.step().
+DeepSpeed: Set gradient_clipping in its configuration.
 '''
 not_a_fault_when = '''
-Norms logged by a clip with an infinite limit are no clips. Gradients cleared after the clip, as between the
-two sides of a GAN or in a second pass, are not clipped twice. Where none of the early calls reached its
-limit nothing was shortened: a warning, because it will be when gradients grow. Clipping single samples on
-purpose (differential privacy) is done elsewhere than on the gathered gradient; if it is done there, ignore
-the rule.
+A clip with an infinite limit only logs the norm. Gradients that are cleared after the clip, as between the
+two sides of a GAN or in a second pass, are not clipped twice.
+
+Where none of the early calls reached its limit nothing was shortened: a warning, because they will reach it
+when gradients grow.
+
+Clipping single samples on purpose (differential privacy) is usually done before they are added up. If it is
+done on the gathered gradient, ignore the rule there.
 '''
 references = [
     "huggingface/transformers#1563",

@@ -9,36 +9,42 @@ needs = ["events"]
 explains = ["ACC406"]
 summary = "gradients were clipped while they still carried the loss scale"
 why = '''
-A loss scale makes every gradient larger by the same factor, 65536 to begin with, until the scaler (or the
-loop) divides by it. A clip before that compares the scaled norm with a limit that was meant for the real
-one. Nearly every gradient is then far above it, and the update is shortened to limit / scale. Adam hides it
-for a while; plain SGD stands still. Whenever the scale changes, so does the limit that is really in force.
+A loss scale makes every gradient larger by the same factor, 65536 to begin with, until the scaler or the
+loop divides by it. A clip before that compares the scaled norm with a limit that was meant for the real
+one.
+
+Nearly every gradient is then far above the limit, and the update is shortened to limit / scale. Adam hides
+it for a while; plain SGD stands still. Whenever the scale changes, so does the limit that is really in
+force.
 '''
 example = '''
-Scale 65536, a true norm of 0.5, limit 1: nothing should be clipped. The scaled norm is 32768, so the
-gradient is multiplied by 1/32768 and arrives at the optimizer with a norm of 0.0000153. Users of such a
-loop report that only limits of 100,000 and more train at all.
+A scale of 65536, a true norm of 0.5 and a limit of 1: nothing should be clipped. The scaled norm is 32768,
+so the gradient is multiplied by 1/32768. The optimizer sees a norm of 0.5/32768 = 0.0000153.
 '''
 fix = '''
 Unscale, then clip, then step.
 
-Hand-written loop: scaler.unscale_(optimizer) once, right before clip_grad_norm_. An optimizer that unscales
-inside its fused step needs it too. With a loss scale of your own, divide the gradients by it before the
-clip.
-DDP, FSDP: the same (FSDP1: ShardedGradScaler).
-Trainer: it unscales before it clips; an own training_step must not clip.
-Accelerate: accelerator.clip_grad_norm_ unscales first; torch's function does not.
-Lightning: gradient_clip_val; in manual optimization use self.clip_gradients.
-DeepSpeed: gradient_clipping in its configuration; under ZeRO with torch_autocast in fp16 it meets scaled
-gradients itself: use bf16 there.
+Hand-written loop: Call scaler.unscale_(optimizer) once, right before clip_grad_norm_; an optimizer that
+  unscales inside its fused step needs it too. With a loss scale of your own, divide the gradients by it
+  before the clip.
+DDP: The same.
+FSDP: The same. FSDP1 needs ShardedGradScaler.
+Trainer: It unscales before it clips. A training_step of your own must not clip.
+Accelerate: accelerator.clip_grad_norm_ unscales first. torch's function does not.
+Lightning: Set gradient_clip_val. In manual optimization use self.clip_gradients.
+DeepSpeed: Set gradient_clipping in its configuration. Under ZeRO with torch_autocast in fp16 the engine
+  itself clips scaled gradients: use bf16 there.
 '''
 not_a_fault_when = '''
-A limit that is given in scaled units (limit * scaler.get_scale()) is right: the rule sees that from the
+A limit that is given in scaled units (limit * scaler.get_scale()) is right. The rule sees that from the
 declared max_grad_norm, or because the limits follow the scale. Where the scale never changes and the limit
-is at least a hundredth of it, either may be meant, and nothing is judged. A scale of 1 changes nothing. A
-clip that did not reach its limit shortened nothing: a warning, because others will be shortened. Gradients
-that were multiplied after the clip by something else than a loss scale (a token count) are a warning or a
-note: the limit may have been chosen for what was clipped. Clips with an infinite limit only log the norm.
+is at least a hundredth of it, either may be meant: not judged. A scale of 1 changes nothing, and a clip
+with an infinite limit only logs the norm.
+
+A clip that did not reach its limit shortened nothing: a warning, because others will be shortened.
+
+Gradients may be multiplied after the clip by something else than a loss scale, such as one over a token
+count. That is a warning or a note: the limit may have been chosen for what was clipped.
 '''
 references = [
     "Lightning-AI/pytorch-lightning#9330",
@@ -49,8 +55,8 @@ references = [
 ]
 
 [params]
-tolerance = 0.01
-share = 0.01
+tolerance = 0.01  # by how much two factors or limits may differ and still count as equal
+share = 0.01  # a real limit below this is taken for one that nobody meant
 */
 WITH words AS (
     SELECT word,
@@ -93,13 +99,13 @@ clipped AS (
            -- Whether the limit was reached, by the norm that the call returned or by what it did.
            CASE
                WHEN calls[1].kind = 'norm' AND calls[1].norm IS NOT NULL THEN calls[1].norm > calls[1]."limit"
-               WHEN calls[1].kind IS DISTINCT FROM 'value' THEN coefficient < 0.999
+               WHEN (calls[1].kind IS DISTINCT FROM 'value') THEN coefficient < 0.999
            END AS reached,
            -- The norm that the last call left, as it saw it, over the norm at the step without any scale.
            CASE
-               WHEN u.grad_norm_after_scope IS DISTINCT FROM 'global' THEN NULL
+               WHEN (u.grad_norm_after_scope IS DISTINCT FROM 'global') THEN NULL
                WHEN calls[-1].kind = 'norm' AND calls[-1].complete AND calls[-1].norm IS NOT NULL
-                   AND u.grad_norm_before_scope IS DISTINCT FROM 'shard'
+                   AND (u.grad_norm_before_scope IS DISTINCT FROM 'shard')
                THEN least(calls[-1].norm, calls[-1]."limit")
                WHEN calls[-1].kind IS NULL AND coefficient < 0.999 THEN clip_limit
            END / nullif(u.grad_norm_after_clip, 0) AS times_too_large

@@ -10,32 +10,43 @@ explains = ["ACC604"]
 summary = "each rank clipped its own gradients before they were reduced"
 why = '''
 The gradient of the update is the average over the ranks. Where each rank clips its own part first, a rank
-with a large gradient is shortened more than the others, by a factor of its own: its tokens weigh less, and
-the average points elsewhere. A part of few tokens is noisier and longer than the whole, so more is clipped
-than the limit says, and the average that is applied is bounded by nothing that was logged.
+with a large gradient is shortened more than the others, by a factor of its own. Its tokens weigh less, and
+the average points elsewhere.
+
+A part of few tokens is noisier and longer than the whole, so more is clipped than the limit says. Nothing
+that was logged bounds the average that is applied.
 '''
 example = '''
-Two ranks with gradients (4, 0) and (0, 1), limit 1. Clipped first: (1, 0) and (0, 1), the average is (0.5,
-0.5). Reduced first: the average is (2, 0.5) with a norm of 2.06, clipped to (0.97, 0.24). The first rank's
-tokens count for half of what they should.
+Two ranks with gradients (4, 0) and (0, 1), and a limit of 1.
+
+    clipped first   (1, 0) and (0, 1), whose average is (0.5, 0.5)
+    reduced first   the average (2, 0.5) of norm 2.06, clipped to (0.97, 0.24)
+
+The first rank's tokens count for half of what they should.
 '''
 fix = '''
-Reduce, then clip, then step.
+Reduce the gradients, then clip, then step.
 
-Hand-written loop: all_reduce the gradients after the last backward and clip what it leaves.
-DDP: the reduction runs inside the last backward: clip after that.
-FSDP: the same, with model.clip_grad_norm_ or over DTensors.
-Optimizers that reduce inside step(): finish the reduction first (Horovod: optimizer.synchronize(), then
-clip, then step inside optimizer.skip_synchronize()).
-Trainer, Accelerate, Lightning: let them clip.
-DeepSpeed: gradient_clipping in its configuration.
+Hand-written loop: all_reduce the gradients after the last backward and clip what it leaves. An optimizer
+  that reduces inside step() must finish that first (Horovod: optimizer.synchronize(), clip, then step
+  inside optimizer.skip_synchronize()).
+DDP: The reduction runs inside the last backward: clip after that.
+FSDP: The same, with model.clip_grad_norm_ under FSDP1 or clip_grad_norm_ under FSDP2.
+Trainer: Let it clip, by max_grad_norm.
+Accelerate: Clip with accelerator.clip_grad_norm_ where accelerator.sync_gradients is true.
+Lightning: Let it clip, by gradient_clip_val.
+DeepSpeed: Set gradient_clipping in its configuration.
 '''
 not_a_fault_when = '''
-Gradients that were reduced before the clip may be averaged again without harm. A clip that reached its
-limit on no rank shortened nothing: a warning. Norms logged by an infinite limit are no clips, and a single
-rank has nothing to reduce. Where the wrapper is unknown, or shards gradients and the loop reduces them too,
-it cannot be told whether they were reduced at the clip. Bounding each rank's part on purpose (private or
-robust averages) is the same to this rule: ignore it there.
+Gradients that were reduced before the clip may be averaged again without harm. A single rank has nothing to
+reduce. A clip with an infinite limit only logs the norm.
+
+A clip that reached its limit on no rank shortened nothing: a warning.
+
+Where the wrapper is unknown, or shards gradients while the loop reduces them too, it cannot be told whether
+they were reduced at the clip: not judged.
+
+Bounding each rank's part on purpose (private or robust averages) looks the same: ignore the rule there.
 '''
 references = [
     "mindspore-lab/mindcv#603",

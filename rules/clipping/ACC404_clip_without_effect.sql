@@ -8,33 +8,38 @@ scope_is_empty = "no gradient was clipped by a finite limit"
 needs = ["events"]
 summary = "a clip did not do to the gradients what its limit and norm say"
 why = '''
-A clip was called, but the gradients that the optimizer then used were not scaled by limit/norm. It clipped
-other parameters than those that are trained (an exhausted generator, groups that were replaced by a
-restart, another copy of the model), or its result was undone, or something else scales the gradients too.
-The logged norm looks like a working clip; the spike it was meant for goes through.
+A clip was called, but the gradients that the optimizer then used were not scaled by limit / norm. It
+clipped other parameters than those that are trained: an exhausted generator, groups that were replaced at a
+restart, another copy of the model. Or its result was undone, or something else scaled the gradients too.
+
+The logged norm looks like a working clip, and the spike that it was meant for goes through.
 '''
 example = '''
-Limit 1 and a norm of 5: the gradients should be scaled by 0.2. They are left as they were: the update of
-this batch is five times as long as it should be. `params = filter(...)` is empty when it is used a second
-time, so clip_grad_norm_(params, 1.0) returns 0 and clips nothing from the second update on.
+With a limit of 1 and a norm of 5 the gradients should be scaled by 1/5 = 0.2. They are left as they were:
+this update is five times as long as it should be.
+
+A common cause: params = filter(...) is empty when it is used a second time. clip_grad_norm_(params, 1.0)
+then returns 0, and clips nothing from the second update on.
 '''
 fix = '''
 Clip the parameters that the optimizer steps, as a list, right before the step.
 
-Hand-written loop: clip_grad_norm_(list(model.parameters()), limit), after scaler.unscale_.
-DDP: the parameters of the wrapper or of the module are the same.
-FSDP: model.clip_grad_norm_ (FSDP1), or clip_grad_norm_ over DTensors.
-Trainer: set max_grad_norm.
-Accelerate: accelerator.clip_grad_norm_ with a list.
-Lightning: gradient_clip_val.
-DeepSpeed: gradient_clipping in its configuration; torch's function does not see its gradients.
+Hand-written loop: Call clip_grad_norm_(list(model.parameters()), limit), after scaler.unscale_ if there is
+  a scaler.
+DDP: The same: the wrapper and the module have the same parameters.
+FSDP: Use model.clip_grad_norm_ under FSDP1, clip_grad_norm_ under FSDP2.
+Trainer: Set max_grad_norm and clip nowhere else.
+Accelerate: Give accelerator.clip_grad_norm_ a list.
+Lightning: Set gradient_clip_val.
+DeepSpeed: Set gradient_clipping in its configuration. torch's function does not see the engine's gradients.
 '''
 not_a_fault_when = '''
-A norm below the limit leaves the gradients alone: it passes. Logged norms are those before the clip, so
-they may exceed the limit for ever. A clip of some parameters alone (each group with a limit of its own)
-says nothing about the polled parameter, and a norm over one shard says nothing about the whole: neither is
-judged. A clip by value bounds elements and has no single factor. Small differences of 16-bit gradients stay
-within 1 %.
+A norm below the limit leaves the gradients alone: it passes. A logged norm is that before the clip, so it
+may exceed the limit in every update. Differences up to 1 % are rounding.
+
+A clip of some parameters alone (each group with a limit of its own) says nothing about the parameter that
+is probed, and a norm over one shard says nothing about the whole: neither is judged. A clip by value has no
+single factor: it is judged by the largest element that it left.
 '''
 references = [
     "pytorch/pytorch#148259",
@@ -44,7 +49,7 @@ references = [
 ]
 
 [params]
-difference = 0.01
+difference = 0.01  # by how much the factor, or the largest element, may be off
 */
 WITH calls AS (
     SELECT run_id,

@@ -8,35 +8,41 @@ scope_is_empty = "no gradient that ranks keep in shards was clipped by a finite 
 needs = ["events", "wrapper"]
 summary = "each rank clipped its shard of the gradient by the norm of that shard"
 why = '''
-Under sharding a rank holds a part of the gradient, and a clip that knows nothing of the other ranks
-measures this part alone. Every shard is then scaled by a factor of its own: parameters with large gradients
-are shortened more than others, so the update points elsewhere. A shard's norm is also smaller than the
-whole one, by about the root of the number of ranks, so the limit works later than it says. The norm that
-rank 0 logs is that of its own shard.
+Under sharding a rank holds a part of the gradient. A clip that knows nothing of the other ranks measures
+this part alone and scales every shard by a factor of its own. Parameters with large gradients are shortened
+more than others, so the update points elsewhere.
+
+A shard's norm is also smaller than the whole one, by about the root of the number of ranks: the limit works
+later than it says. The norm that rank 0 logs is that of its own shard.
 '''
 example = '''
-Two ranks hold the shards (3) and (4) of a gradient with a norm of 5, limit 3. Each by itself: (3) and (3),
-a norm of 4.24, and the direction is that of (1, 1). By the whole norm: (1.8) and (2.4), a norm of 3.
+Two ranks hold the shards (3) and (4) of a gradient with a norm of 5. The limit is 3.
+
+    each by itself      (3) and (3), a norm of 4.24, in the direction of (1, 1)
+    by the whole norm   (1.8) and (2.4), a norm of 3
 '''
 fix = '''
 Clip by the norm of the whole gradient.
 
-FSDP1: model.clip_grad_norm_(limit), called on the root on every rank.
-FSDP2: torch.nn.utils.clip_grad_norm_ is right, because its gradients are DTensors.
-Hand-written loop: add the squares of the shards' norms over the shard group, take the root, and give it to
-torch.nn.utils.clip_grads_with_norm_.
-DDP: not concerned, every rank holds the whole gradient.
-Trainer, Accelerate: let them clip (accelerator.clip_grad_norm_ on the prepared model's parameters).
-Lightning: gradient_clip_val with FSDPStrategy, which clips by the value or through the module.
-DeepSpeed: gradient_clipping in its configuration.
+Hand-written loop: Add the squares of the shards' norms over the shard group, take the root, and give it to
+  torch.nn.utils.clip_grads_with_norm_.
+DDP: Not concerned: every rank holds the whole gradient.
+FSDP: FSDP1: call model.clip_grad_norm_(limit) of the root module, on every rank. FSDP2:
+  torch.nn.utils.clip_grad_norm_ is right, because its gradients are DTensors.
+Trainer: Let it clip, by max_grad_norm.
+Accelerate: Use accelerator.clip_grad_norm_ on the prepared model's parameters.
+Lightning: Set gradient_clip_val with FSDPStrategy, which clips by the value or through the module.
+DeepSpeed: Set gradient_clipping in its configuration.
 '''
 not_a_fault_when = '''
 Norms that are equal on all ranks of a shard group are those of the whole gradient: they pass. Where they
-differ, but the root of the sum of their squares is not the norm that the shards had, something else is
-measured, and nothing is judged; neither where a rank's record is missing, or where the record does not tell
-the shards. Where no shard reached the limit and the whole gradient does not either, nothing was shortened: a
-warning. Norms logged by an infinite limit are no clips. Clipping each layer or shard by itself on purpose
-looks the same: ignore the rule there.
+differ, but the root of the sum of their squares is not the norm that the shards had together, something
+else was measured: not judged. The same goes for a missing rank, or a record that does not tell the shards.
+
+Where neither a shard nor the whole gradient reached the limit nothing was shortened: a warning. A clip with
+an infinite limit only logs the norm.
+
+Clipping each layer or shard by itself on purpose looks the same: ignore the rule there.
 '''
 references = [
     "pytorch/pytorch#72548",
@@ -44,8 +50,8 @@ references = [
 ]
 
 [params]
-spread = 0.001
-tolerance = 0.01
+spread = 0.001  # by how much the norms of the shards must differ
+tolerance = 0.01  # by how much the root of their squares may be off the whole norm
 */
 WITH calls AS (
     SELECT run_id,

@@ -9,31 +9,36 @@ needs = ["events"]
 summary = "nearly every update was clipped, so the limit sets its length"
 why = '''
 A clip is there for the rare spike. Where it shortens nearly every update, the gradient's length is lost:
-all updates are equally long, a plain optimizer's rate means rate * limit, and the norm no longer warns of
-anything. It may be meant, and with Adam, which divides by the gradient's size anyway, it does little. It
-may also show a limit that belongs to another model, or gradients that are larger than they should be.
+all updates are equally long, a plain optimizer's real rate is rate * limit, and the norm no longer warns of
+anything.
+
+It may be meant, and with Adam, which divides by the gradient's size anyway, it does little. It may also
+show a limit that belongs to another model, or gradients that are larger than they should be.
 '''
 example = '''
-Limit 1, norms between 20 and 60 in all of 10,000 updates: each is scaled by 0.02 to 0.05 and has the length
-1. With SGD at a rate of 0.1 every step is 0.1 long, near a minimum as well as far from it.
+A limit of 1, and norms between 20 and 60 in all of 10,000 updates: each is scaled by 0.017 to 0.05 and has
+the length 1. With SGD at a rate of 0.1 every step is 0.1 long, near a minimum as well as far from it.
 '''
 fix = '''
-Look at the norms before the clip, then choose a limit above most of them, or keep it and lower the rate on
-purpose.
+Look at the norms before the clip, and choose a limit above most of them, or keep it on purpose. Where they
+are far larger than in like runs, look for a sum that should be a mean (ACC104) and for a loss scale
+(ACC402).
 
-Hand-written loop, DDP, FSDP: log what clip_grad_norm_ returns; a limit near the 95th percentile of a
-healthy run clips spikes alone.
-Trainer: max_grad_norm.
-Accelerate: the argument of clip_grad_norm_.
-Lightning: gradient_clip_val.
-DeepSpeed: gradient_clipping. Where the norms are far larger than in comparable runs, look for a sum that
-should be a mean (ACC104) and for gradients that are still scaled (ACC402).
+Hand-written loop: Log what clip_grad_norm_ returns. A limit near the 95th percentile of a healthy run clips
+  spikes alone.
+DDP: The same.
+FSDP: The same, by the norm of the whole gradient.
+Trainer: The limit is max_grad_norm.
+Accelerate: The limit is an argument of accelerator.clip_grad_norm_.
+Lightning: The limit is gradient_clip_val.
+DeepSpeed: The limit is gradient_clipping in its configuration.
 '''
 not_a_fault_when = '''
-It is a note, and never more. Early training has large gradients, so launches of fewer than 100 clipped
-updates are not judged, and 5 in 100 that pass unclipped keep the rule silent. Clips of single groups, clips
-by value and infinite limits are left out. Optimizers and recipes that want every gradient at one length may
-ignore it.
+It is a note and never more. Early training has large gradients, so fewer than 100 updates with a clip are
+not judged. 5 updates in 100 that pass unclipped keep the rule silent.
+
+Clips of single groups, clips by value and infinite limits are left out. Recipes that want every gradient at
+one length may ignore the rule.
 '''
 references = [
     "verl-project/verl#2282",
@@ -41,8 +46,8 @@ references = [
 ]
 
 [params]
-share = 0.95
-updates = 100
+share = 0.95  # the share of a launch's updates above which it speaks
+updates = 100  # how many updates with a clip a launch needs
 */
 WITH calls AS (
     SELECT run_id,

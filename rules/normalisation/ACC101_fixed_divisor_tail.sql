@@ -10,39 +10,51 @@ explains = ["ACC104"]
 summary = "a short last window was divided by the full accumulation count"
 why = '''
 The last window of an epoch often holds fewer micro-steps than the others. A loop that divides every loss by
-the full count G gives this window a total weight of m/G instead of 1: its gradient is too short, its tokens
-count less than all others, and clipping, weight decay and the momentum of the optimizer meet a gradient of
-another size. With a short data set it happens in every epoch, and always to the last batches.
+the accumulation count then divides by too much: the gradient of this window is too short.
+
+The tokens at the end of the data count less than all others. Clipping, weight decay and momentum meet a
+gradient of another size. With a short data set it happens in every epoch, and always to the last batches.
 '''
 example = '''
-Six micro-steps of 100 tokens an epoch, G = 4: windows of 4 and 2. Every loss is a mean divided by 4, so a
-token weighs (1/4)/100 = 0.0025. Full window: 400 * 0.0025 = 1. Last window: 200 * 0.0025 = 0.5, where each
-of its tokens should weigh 1/200 = 0.005. The update is half as long as it should be. With a coefficient of
-0.3 on every loss the totals are 0.30 and 0.15; the rule compares the two and still finds one half.
+An epoch has 6 micro-steps of 100 tokens, and 4 micro-steps make an update: windows of 4 and 2. Every loss
+is a mean that is divided by 4, so a token weighs 1/4/100 = 0.0025.
+
+    full window   400 tokens * 0.0025 = 1.0
+    last window   200 tokens * 0.0025 = 0.5
+
+The last update is half as long as it should be: each of its tokens should weigh 1/200 = 0.005. With a
+coefficient of 0.3 on every loss the two totals are 0.30 and 0.15. The rule compares them and still finds
+one half.
 '''
 fix = '''
-Divide by the number of micro-steps, or better of tokens, that the window really holds.
+Divide by what the window really holds: its number of micro-steps, or better its number of valid tokens.
 
-Hand-written loop: fetch the window's batches first, count their valid tokens N, and call backward on
-  sum_of_token_losses / N; or divide by len(window).
-DDP: the same, times the number of data ranks, because DDP averages.
-FSDP: the same, or set the gradient divide factor to 1 and leave the factor out.
-Trainer: current releases divide by the real window; an own compute_loss must use num_items_in_batch.
-Accelerate: backward() always divides by gradient_accumulation_steps: multiply the loss by it and divide by
-  the tokens gathered for the window.
-Lightning: automatic optimization always divides by accumulate_grad_batches; choose a number of batches that
+Hand-written loop: Fetch the window's batches first, count their valid tokens, and call backward on the sum
+  of the token losses divided by that count. With batches of equal length, divide by len(window).
+DDP: Count over all data ranks, and multiply by their number, because DDP averages.
+FSDP: As for DDP; or set the gradient divide factor to 1 and leave the number of ranks out.
+Trainer: Current releases divide by the real window. A compute_loss of your own must use num_items_in_batch.
+Accelerate: backward() always divides by gradient_accumulation_steps. Multiply the loss by that number and
+  divide by the tokens gathered for the window.
+Lightning: Automatic optimization always divides by accumulate_grad_batches. Choose a number of batches that
   it divides, or use manual optimization.
-DeepSpeed: the engine divides by the configured count; make the epoch a multiple of it, or pass
-  scale_wrt_gas=False and normalise in the loop.
+DeepSpeed: The engine divides by the configured count. Make the epoch a multiple of it, or call
+  backward(loss, scale_wrt_gas=False) and divide in the loop.
 '''
 not_a_fault_when = '''
-The short window weighs 1 (divided by its own count or tokens): it passes. A tail that is dropped never
-becomes an update. A coefficient that full and short windows share is no cause: the short window is then
-judged against the last full one before it. Where the totals of the full windows move (a clip by hand, a
-constant divisor) a short one is found only if it weighs exactly its share of the full one before, and most
-wrong short windows of the launch do. A tail of 127 of 128 weighs 0.992: it is found in fp32, where the
-tolerance is 0.002, and passes in 16 bit; the harm is small either way. Whoever wants the shorter step on
-purpose (a shorter window, a smaller step) has the same numbers and may ignore this rule.
+The short window weighs 1 because it was divided by its own count or tokens. The tail was dropped and never
+became an update.
+
+Full and short windows share a coefficient: the short window is judged against the last full one before it.
+
+The totals of the full windows may move (a clip by hand, a constant divisor). Then a short window is found
+only if it weighs exactly its share of the full one before it, and most wrong short windows of the launch do
+too.
+
+A window of 127 of 128 micro-steps weighs 0.992. It is found in fp32, where the tolerance is 0.002, and
+passes in 16 bit, where it is 0.01; the harm is small either way.
+
+A shorter step for a shorter window may be meant. It has the same numbers: ignore the rule then.
 '''
 references = [
     "Lightning-AI/pytorch-lightning#19987",

@@ -9,39 +9,45 @@ needs = ["valid_tokens", "loss_weight", "weight_uniform"]
 explains = ["ACC104"]
 summary = "each micro-step was averaged over its own tokens, so tokens weigh unequally"
 why = '''
-The mean over a window is the sum of all token losses divided by the number of all tokens. The mean of the
-micro-steps' means is something else as soon as their token counts differ: a token in a short micro-step
-counts more than one in a long micro-step. The total weight is still 1, the loss looks right, and nothing
-but the weights shows it. Accumulating 4 micro-steps is then not the same training as one batch of that
-size, and the model is pulled towards short sequences.
+The mean over a window is the sum of all its token losses divided by the number of its tokens. The mean of
+the micro-steps' means is another number as soon as their token counts differ: a token in a short micro-step
+counts more than one in a long micro-step.
+
+The total weight is still 1 and the loss looks right; only the weights of the tokens show it. Accumulating 4
+micro-steps is then not the same training as one batch of that size, and short sequences pull harder than
+long ones.
 '''
 example = '''
-Two micro-steps of 1 and 9 valid tokens, each a mean divided by 2. The one token weighs 1/2, each of the
-nine 1/18: nine times less. If the first token's gradient is (3, 0) and those of the nine are (0, 1) each,
-the update's gradient is (1.5, 0.5) with a norm of 1.581; the mean over the ten tokens is (0.3, 0.9), norm
-0.949.
+Two micro-steps of 1 and 9 valid tokens, each a mean divided by 2. The single token weighs 1/2. Each of the
+nine weighs 1/9/2 = 1/18, nine times less.
+
+Let the gradient of the single token be (3, 0) and that of each of the nine (0, 1). The update's gradient is
+(1.5, 0.5), with a norm of 1.581. The mean over the ten tokens is (0.3, 0.9), with a norm of 0.949.
 '''
 fix = '''
 Divide the summed token losses of a window by the window's number of valid tokens.
 
-Hand-written loop: fetch the window's batches, count labels != -100 after the shift, use reduction="sum" and
-  divide by that count; or sum first and multiply the gradients by 1/N before the step.
-DDP: count over all data ranks (all_reduce) and multiply by their number.
-FSDP: the same, or a gradient divide factor of 1.
-Trainer: use a model whose forward takes num_items_in_batch and uses it, or a compute_loss_func that does; a
-  model without it is averaged per micro-step. Where the total weight is wrong besides, its forward takes **kwargs
-  and ignores it: accepts_loss_kwargs = False brings the average back.
-Accelerate: sum * gradient_accumulation_steps * num_processes / gathered tokens, as its guide on
+Hand-written loop: Fetch the window's batches, count labels != -100 after the shift, use reduction="sum" and
+  divide by that count. Or sum first, and divide the gradients by the count before the step.
+DDP: Count over all data ranks (all_reduce), and multiply by their number.
+FSDP: As for DDP, or set the gradient divide factor to 1.
+Trainer: Use a model whose forward takes num_items_in_batch and divides by it, or a compute_loss_func that
+  does. Where the total weight is wrong as well, the forward takes **kwargs and ignores it: set
+  accepts_loss_kwargs = False on the model.
+Accelerate: Use the sum * gradient_accumulation_steps * num_processes / gathered tokens, as its guide on
   accumulation shows.
-Lightning: manual optimization, or batches of equal token counts.
-DeepSpeed: backward(loss, scale_wrt_gas=False) with a loss that is normalised over the window.
+Lightning: Use manual optimization, or batches with equal numbers of tokens.
+DeepSpeed: Divide by the window's tokens and call backward(loss, scale_wrt_gas=False).
 '''
 not_a_fault_when = '''
-Token counts are equal (packed sequences), or spread by no more than 1 %: it passes. Micro-steps or ranks
-without a valid token are legal and left out. Where positions weigh differently on purpose (class weights, a
-mask of weights) the rule does not judge. A loss that is meant per sample or per sequence, each counting
-once whatever its length, is a choice: where every micro-step holds one sequence it looks the same. Declare
-loss_unit="sample" in attach: rows of several positions are then not judged.
+The token counts are equal, as with packed sequences, or differ by no more than 1 %. A micro-step or a rank
+without a valid token is legal and left out.
+
+Positions weigh differently on purpose (class weights, a mask of weights): not judged.
+
+The loss is meant per sample, each counting once whatever its length. Where every micro-step holds one
+sequence this looks the same as the fault. Give attach loss_unit="sample": rows of several positions are
+then not judged.
 '''
 references = [
     "huggingface/transformers#34191",
@@ -53,7 +59,7 @@ references = [
 ]
 
 [params]
-spread = 0.01
+spread = 0.01  # by how much weights and token counts must differ
 */
 WITH scope AS (
     SELECT run_id,

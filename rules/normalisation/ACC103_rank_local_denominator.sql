@@ -9,38 +9,47 @@ needs = ["valid_tokens", "loss_weight", "weight_uniform", "grad_rescale"]
 explains = ["ACC104"]
 summary = "each rank divided by its own token count, so tokens weigh by the rank they fell on"
 why = '''
-Each rank divides by the tokens that it holds itself, and the reduction then averages over the ranks. Inside
-a rank all tokens weigh the same, but a rank with few valid tokens gives them more weight than a rank with
-many. The total weight is 1 and every rank's loss looks right. How much a token counts depends on which rank
-it fell on, and the result changes with the number of ranks.
+Each rank divides its loss by the tokens that it holds itself, and the gradients are then averaged over the
+ranks. Inside a rank all tokens weigh the same, but a rank with few valid tokens gives each of them more
+weight than a rank with many.
+
+The total weight is 1 and every rank's loss looks right. How much a token counts depends on the rank on
+which it fell, and the result changes with the number of ranks.
 '''
 example = '''
-Two ranks with 1 and 9 valid tokens, each a local mean. Rank 0's token weighs 1/1, each of rank 1's 1/9,
-before DDP halves both: nine times as much. With a gradient of 3 for rank 0's token and of 1 for each of the
-others the average is (3 + 1) / 2 = 2.0; the mean over the ten tokens is (3 + 9) / 10 = 1.2.
+Two ranks hold 1 and 9 valid tokens, and each takes the mean over its own. Rank 0's token weighs 1, each of
+rank 1's 1/9, before DDP halves both: nine times as much.
+
+With a gradient of 3 for rank 0's token and of 1 for each of the others, the average is (3 + 1) / 2 = 2.0.
+The mean over the ten tokens is (3 + 9) / 10 = 1.2.
 '''
 fix = '''
-Divide by the number of valid tokens of the window over all ranks with different data.
+Divide by the number of valid tokens of the window over all ranks that read different data.
 
-Hand-written loop: sum the token losses, all_reduce the count over the data ranks, divide by it.
-DDP: also multiply by the number of ranks, because DDP averages their gradients.
-FSDP: the same, or a gradient divide factor of 1.
-Trainer: leave average_tokens_across_devices on (the default of current releases).
-Accelerate: gather the token count of the window and use it as its guide on accumulation shows.
-Lightning: all_reduce the count in training_step.
-DeepSpeed: the same; the engine averages over the data ranks like DDP.
+Hand-written loop: Sum the token losses, all_reduce the count over the data ranks, and divide by it.
+DDP: Multiply by the number of data ranks as well, because DDP averages their gradients.
+FSDP: As for DDP, or set the gradient divide factor to 1.
+Trainer: Leave average_tokens_across_devices on, as it is in current releases.
+Accelerate: Gather the token count of the window and use it as its guide on accumulation shows.
+Lightning: all_reduce the count in training_step, and multiply by the number of ranks.
+DeepSpeed: As for DDP: the engine averages over the data ranks too.
 
-With context or sequence parallel ranks count their shards too, and tensor parallel peers once.
+Count the shards of context and sequence parallel ranks too, and each tensor parallel group once.
 '''
 not_a_fault_when = '''
-Ranks with equal token counts pass, and so do ranks that divide by the global count. A rank without a valid
-token is legal and left out. Gradients that each rank multiplies by its own factor before they are reduced
-are compared with that factor. Ranks whose gradients are not added up (local SGD, independent runs, a
-reduction inside the optimizer's step that was not declared by gradient_divisor) each divide by their own
-count, rightly: a difference between them is not judged. Where positions weigh differently on purpose, or
-where loss_unit is declared to be "sample" and rows have several positions, the rule does not judge, and
-neither where ranks are missing from the ledger and those present agree. Ranks that are meant to weigh
-differently (a mixture of data sets with one coefficient per rank) look the same: ignore the rule there.
+Ranks with equal token counts pass, and so do ranks that divide by the count of all. A rank without a valid
+token is legal and left out. Gradients that each rank multiplies by a factor of its own before they are
+reduced are compared with that factor.
+
+Ranks whose gradients are never added up (local SGD, independent runs, a reduction inside the optimizer's
+step that was not declared by gradient_divisor) rightly divide by their own counts: a difference between
+them is not judged.
+
+Not judged either: positions that weigh differently on purpose, rows of several positions where loss_unit is
+declared to be "sample", and ranks that agree while others are missing from the record.
+
+Ranks that are meant to weigh differently, such as a mixture of data sets with one coefficient per rank,
+look the same: ignore the rule there.
 '''
 references = [
     "pytorch/torchtitan#1842",
@@ -50,7 +59,7 @@ references = [
 ]
 
 [params]
-spread = 0.01
+spread = 0.01  # by how much the weight of a token must differ between ranks
 */
 WITH summed AS (
     SELECT run_id, launch, optimizer, attempt_id, rank, grad_rescale, window_sums AS sums
@@ -129,7 +138,8 @@ judged AS (
            CASE
                WHEN contains(w.word, 'A') OR w.wrapper IS NULL THEN TRUE
                WHEN w.wrapper = 'none' THEN w.gradient_divisor IS NOT NULL
-               ELSE contains(w.word, CASE WHEN w.wrapper = 'ddp' THEN 'F' ELSE 'B' END)
+               WHEN w.wrapper = 'ddp' AND (w.pipeline_size > 1) IS NOT TRUE THEN contains(w.word, 'F')
+               ELSE contains(w.word, 'B')
            END AS added_up,
            1 + greatest($spread, 3 * coalesce(w.tolerance, 0.01)) AS allowed
     FROM windows AS w

@@ -8,45 +8,55 @@ scope_is_empty = "no update was applied"
 needs = ["loss_weight", "grad_rescale", "gradient_divisor", "weight_uniform"]
 summary = "the weights of an update's positions do not add up to 1"
 why = '''
-Taken over all ranks and micro-steps, the weights with which positions reach the reduced gradient add up to
-1 when the update follows the mean loss. Any other total multiplies every gradient by it. With SGD this is
-another learning rate. With Adam most of it cancels, but clipping sets in at another loss, epsilon and
-weight decay weigh differently, and the logged norms mean something else; a total that changes from window
-to window changes all of this with it. The value often names the mistake: G where nothing was divided, 1/G
-where it was divided twice, 1/W where the average over W ranks was not undone, N/(N+x) where x positions
-without loss were counted too.
+An update follows the mean loss if the weights with which its tokens enter the gradient, over all ranks and
+micro-steps, add up to 1. Any other total multiplies every gradient by it.
+
+With SGD that is another learning rate. With Adam most of it cancels, but clipping sets in at another loss,
+epsilon and weight decay weigh differently, and the logged norms mean something else. A total that moves
+from window to window moves all of this with it.
+
+The value often names the mistake: the accumulation count where nothing was divided by it, one over it where
+it was divided by twice, one over the number of ranks where the average over them was not undone.
 '''
 example = '''
-G = 4, every loss a mean, and the division by 4 was forgotten: T = 4. A gradient norm that should be 0.6
-becomes 2.4, and with a limit of 1 it is now clipped to 0.417 of itself in every update, where it would not
-have been clipped at all. Two ranks that divide by the global token count and let DDP average: T = 0.5.
+4 micro-steps make an update, every loss is a mean, and the division by 4 was forgotten: the total is 4. A
+gradient norm that should be 0.6 becomes 2.4. With a limit of 1 every update is now clipped to 1/2.4 = 0.417
+of itself, where none should be clipped.
+
+Two ranks that divide by the tokens of both and let DDP average have a total of 1/2.
 '''
 fix = '''
-Declare what is meant (loss_coefficients, gradient_divisor of attach), or make the weights add up to 1: divide
-once, by the tokens of the whole window.
+Make the weights add up to 1: divide once, by the tokens of the whole window. Where another total is meant,
+declare it (loss_coefficients and gradient_divisor of attach).
 
-Hand-written loop: one division, by G (equal token counts) or by the window's tokens.
-DDP: a global denominator needs a factor of the number of ranks, because DDP averages; a local mean needs
-  none.
-FSDP: the same, or a gradient divide factor of 1.
-Trainer: a loss function that is given num_items_in_batch must divide by it; an override that returns a mean
-  needs loss_is_scaled_for_ga = False, and a model whose forward takes **kwargs and does not use it, as many for
+Hand-written loop: Divide once, by the accumulation count where token counts are equal, or by the window's
+  tokens.
+DDP: A count over all ranks needs a factor of the number of ranks, because DDP averages. A mean over a
+  rank's own tokens needs none.
+FSDP: As for DDP, or set the gradient divide factor to 1.
+Trainer: A loss function that is given num_items_in_batch must divide by it. An override that returns a mean
+  needs loss_is_scaled_for_ga = False. A model whose forward takes **kwargs without using it, as many for
   classification do, needs accepts_loss_kwargs = False.
-Accelerate: use accelerator.backward(), which divides, or divide in the loop, not both.
-Lightning: automatic optimization divides already.
-DeepSpeed: engine.backward divides by the configured count unless scale_wrt_gas=False; do not divide before
+Accelerate: accelerator.backward() divides already: do not divide in the loop as well.
+Lightning: Automatic optimization divides already.
+DeepSpeed: engine.backward divides by the configured count unless scale_wrt_gas=False: do not divide before
   it.
 '''
 not_a_fault_when = '''
-A deliberate coefficient on the loss gives a constant total of its size: without a structural factor that
-fits, it is a note, and so is every total while further loss terms are undeclared, a part of the loss was
-not observed, or positions weigh differently on purpose (class weights). A total that moves with the data (a
-constant divisor, a clip by hand) meets a factor by chance now and then: a factor counts where half of the
-launch's wrong windows fit one. Declare the coefficient to have it judged; a coefficient that happens to
-equal 1/G cannot be told from a second division. Gradients that are multiplied by hand before the step are
-taken into account, and so are zero-token micro-steps and ranks, summed losses and chunked ones. Weights
-that change sign (a policy gradient), or a gradient that an unknown hook reduces, are not judged. Where the
-excess is positions of fully masked samples it may be policy: a note.
+A deliberate coefficient on the loss gives a constant total of its size. A total that no structural factor
+fits is a note and no more. So is every total while further loss terms are undeclared, while 0.1 % of the
+loss or more was not observed, or while positions weigh differently on purpose (class weights). Declare the
+coefficient to have it judged.
+
+A total that moves with the data (a constant divisor, a clip by hand) meets a factor by chance now and then:
+a factor counts where half of the launch's wrong windows fit one. A coefficient that happens to be one over
+the accumulation count cannot be told from a second division.
+
+Gradients that the loop multiplies before the step are taken into account, and so are micro-steps and ranks
+without tokens, and losses that are summed or computed in chunks. Where fully masked samples alone were
+counted too it may be policy: a note.
+
+Weights that change sign (a policy gradient), and gradients that an unknown hook reduces, are not judged.
 '''
 references = [
     "MakazhanAlpamys/Soup#720",
@@ -60,7 +70,7 @@ references = [
 ]
 
 [params]
-unobserved = 0.001
+unobserved = 0.001  # the share of the loss outside of the recorded terms from which on it is a note
 */
 WITH launches AS (
     SELECT *,

@@ -8,31 +8,35 @@ scope_is_empty = "no update with a backward was applied"
 needs = ["valid_tokens"]
 summary = "an update was applied although no token of its window had a loss"
 why = '''
-When every label of a window is masked on every rank (an answer cut off by the maximum length, a bad shard,
-a collator that masks too much), there is nothing to learn, yet the optimizer steps: momentum carries the
-parameters on, weight decay shrinks them, the schedule spends one of its steps, and a gradient that is not
-zero comes from somewhere else. With a mean over no token the loss is NaN as well, and often logged as 0.
+Every label of a window may be masked on every rank: an answer cut off by the maximum length, a bad shard, a
+collator that masks too much. Then there is nothing to learn, and yet the optimizer steps. Momentum carries
+the parameters on, weight decay shrinks them, and the schedule spends one of its steps. A gradient that is
+not zero comes from somewhere else than the data.
+
+With a mean over no token the loss is NaN as well, and often logged as 0.
 '''
 example = '''
-AdamW without weight decay at a rate of 1e-3, after many equal gradients: a normal update moves a parameter
-by 0.00100. An update whose gradient is all zero still moves it by 0.00090: momentum keeps 0.9 of the last
-gradient, while the second moment keeps 0.999 of its own.
+AdamW without weight decay at a rate of 1e-3, after many equal gradients. A normal update moves a parameter
+by 0.00100. An update whose gradient is all zero still moves it by 0.00090: momentum keeps 0.9 of itself,
+while the second moment keeps 0.999.
 '''
 fix = '''
 Skip the step of a window without valid tokens, or keep such samples out of the data.
 
-Hand-written loop: count the window's valid tokens first; where there are none, clear the gradients and go
-  on without optimizer.step and scheduler.step.
-DDP and FSDP: count over all ranks, so that all of them skip.
-Trainer: filter samples whose labels are all -100 after truncation.
-Accelerate: gather the count, then skip all three calls.
-Lightning: return None from training_step on every rank, or filter the data.
-DeepSpeed: filter the data; the engine steps at its boundary whatever the loss.
+Hand-written loop: Count the window's valid tokens first. Where there are none, clear the gradients and go
+  on without optimizer.step() and scheduler.step().
+DDP: Count over all ranks, so that all of them skip.
+FSDP: As for DDP.
+Trainer: Filter samples whose labels are all -100 after truncation.
+Accelerate: Gather the count over the ranks, then skip the calls on all of them.
+Lightning: Filter the data, or return None from training_step on every rank.
+DeepSpeed: Filter the data: the engine steps at its boundary whatever the loss.
 '''
 not_a_fault_when = '''
-A micro-step or a rank without a valid token is legal as long as the window has one anywhere. A loss that
-the hooks did not see, or further terms that bring a gradient of their own, are no empty window. An update
-whose gradients are all zero while no schedule moved is not reported.
+A micro-step or a rank without a valid token is legal as long as the window has one anywhere.
+
+A loss that the hooks did not see, or further loss terms that bring a gradient of their own, make no empty
+window. An update whose gradients are all zero while no schedule moved is not reported.
 '''
 references = [
     "huggingface/trl#6668",
@@ -42,7 +46,7 @@ references = [
 ]
 
 [params]
-unobserved = 0.001
+unobserved = 0.001  # the share of the loss outside of the recorded terms from which on a window is not empty
 */
 SELECT run_id,
        launch,

@@ -11,34 +11,43 @@ summary = "the micro-steps of a window divided by different denominators, so tok
 why = '''
 Within one rank a token should weigh the same in whichever micro-step it stands. Where it does not, the
 micro-steps were divided by different numbers: by their rows, by their positions with the padding, by the
-tokens seen so far, one of them by the window and another by itself. The total weight may still be 1 and the
-logged loss looks normal, while some of the data counts a multiple of the rest. Means over each micro-step's
-own tokens are the commonest form of it and have a rule of their own.
+tokens seen so far, or one by the window's count and another by its own.
+
+The total weight may still be 1 and the logged loss looks normal, while some of the data counts several
+times as much as the rest. The commonest form, a mean over each micro-step's own tokens, has a rule of its
+own: ACC102.
 '''
 example = '''
-Two micro-steps of 2 rows and 100 tokens, and of 6 rows and 60 tokens. Each takes the mean over its tokens
-and is weighted by its share of the rows: a token of the first weighs (2/8)/100 = 0.0025, one of the second
-(6/8)/60 = 0.0125, five times as much. The total is 0.25 + 0.75 = 1.
+Two micro-steps: one of 2 rows with 100 tokens, one of 6 rows with 60 tokens. Each takes the mean over its
+tokens and is weighted by its share of the 8 rows.
+
+    first    2/8 / 100 = 0.0025 for each token
+    second   6/8 /  60 = 0.0125 for each token, five times as much
+
+The total is 0.25 + 0.75 = 1, so nothing else shows it.
 '''
 fix = '''
 Divide every micro-step of a window by the same number: the valid tokens of the whole window.
 
-Hand-written loop: count the labels of all micro-steps first, use reduction="sum", divide by that count.
-DDP: count over all data ranks, and multiply by their number.
-FSDP: the same, or a gradient divide factor of 1.
-Trainer: divide by num_items_in_batch in every branch of an own compute_loss.
-Accelerate: gather the token count of the window and use it for each micro-step.
-Lightning: manual optimization, sums divided by the window's tokens.
-DeepSpeed: backward(loss, scale_wrt_gas=False) with a loss that is normalised over the window.
+Hand-written loop: Count the labels of all micro-steps first, use reduction="sum", and divide by that count.
+DDP: Count over all data ranks, and multiply by their number.
+FSDP: As for DDP, or set the gradient divide factor to 1.
+Trainer: Divide by num_items_in_batch in every branch of a compute_loss of your own.
+Accelerate: Gather the token count of the window and use it for each micro-step.
+Lightning: Use manual optimization, with sums divided by the window's tokens.
+DeepSpeed: Divide by the window's tokens and call backward(loss, scale_wrt_gas=False).
 '''
 not_a_fault_when = '''
-Micro-steps of equal total weight and unequal length are ACC102. Weights that differ by the loss scale alone
-are a matter of the scaler and not of a denominator. Micro-steps without a valid token, or whose loss was
-multiplied by 0, are left out. Where positions weigh differently on purpose (class weights, a mask of
-weights, a policy gradient), and where loss_unit is declared to be "sample" and rows have several positions,
-the rule does not judge. A coefficient for each kind of micro-step (several tasks or data sets in one window,
-a loss that is climbed instead of descended) looks the same as long as the record is short: where the same
-few ratios come back window after window, although no denominator that was recorded fits, it is a note.
+Micro-steps of equal total weight and unequal length are ACC102. Weights that differ exactly as the loss
+scale does are a matter of the scaler. Micro-steps without a valid token, or whose loss was multiplied by 0,
+are left out.
+
+Positions that weigh differently on purpose (class weights, a mask of weights, a policy gradient) are not
+judged, and neither are rows of several positions where loss_unit is declared to be "sample".
+
+A coefficient for each kind of micro-step (several tasks or data sets in one window) looks the same in a
+short record. Where the same few ratios come back window after window, and no denominator that was recorded
+fits, it is a note.
 '''
 references = [
     "verl-project/verl#5625",
@@ -48,8 +57,8 @@ references = [
 ]
 
 [params]
-spread = 0.01
-recurring = 3
+spread = 0.01  # by how much the weight of a token must differ between micro-steps
+recurring = 3  # how often each ratio comes back on average where they are taken for coefficients
 */
 WITH scope AS (
     SELECT run_id,

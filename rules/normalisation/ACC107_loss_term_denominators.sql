@@ -8,41 +8,47 @@ scope_is_empty = "no window had a further loss term in two micro-steps"
 needs = ["valid_tokens", "loss_weight", "weight_uniform"]
 summary = "the terms of a loss are divided by different denominators, so their balance moves with the data"
 why = '''
-A loss of several terms is meant to be balanced by its coefficients: a token of an auxiliary term counts, say,
-a tenth of a token of the main one. Where one term is divided by the tokens of the whole window and another
-by those of the micro-step, by its rows or by its padded positions, the balance is another one in every
-micro-step, and changes with the batch size, the padding and the accumulation. The logged terms look normal.
+A loss of several terms is meant to be balanced by its coefficients: a token of an auxiliary term counts,
+say, a tenth of a token of the main one. Where one term is divided by the tokens of the whole window, and
+another by those of the micro-step, by its rows or by its padded positions, the balance is another one in
+every micro-step. It changes with the batch size, the padding and the accumulation. The logged terms look
+normal.
 '''
 example = '''
 Two micro-steps of 20 and 80 tokens. The cross entropy is summed and divided by the window's 100 tokens: a
 token weighs 0.01 in both. An auxiliary term over the same tokens is a mean over each micro-step, divided by
-2 and multiplied by 0.1: a token weighs 0.1/2/20 = 0.0025 in the first and 0.1/2/80 = 0.000625 in the second.
-It counts a quarter of a main token, and then a sixteenth.
+2 and multiplied by 0.1.
+
+    first    0.1 / 2 / 20 = 0.0025     1/4 of a main token
+    second   0.1 / 2 / 80 = 0.000625   1/16 of a main token
 '''
 fix = '''
 Give every term a denominator of the same kind, and let the coefficients alone set their balance.
 
-Hand-written loop: sum each term over its positions; divide all by counts over the same window.
-DDP: count over the same ranks for every term.
-FSDP: the same.
-Trainer: an auxiliary loss that is added in compute_loss needs num_items_in_batch just like the main one.
-Accelerate: gather one count for each term and divide by it.
-Lightning: manual optimization, all terms divided over the window.
-DeepSpeed: add up the terms before engine.backward, each normalised in the same way.
+Hand-written loop: Sum each term over its positions, and divide all of them by counts over the same window.
+DDP: Count over the same ranks for every term.
+FSDP: As for DDP.
+Trainer: An auxiliary loss that is added in compute_loss needs num_items_in_batch just like the main one.
+Accelerate: Gather one count for each term and divide by it.
+Lightning: Use manual optimization, with all terms divided over the window.
+DeepSpeed: Add up the terms before engine.backward, each normalised in the same way.
 '''
 not_a_fault_when = '''
-A balance that is the same in all micro-steps of the window is a coefficient, however it changes from update
-to update. So is one between the terms as wholes: where each term is a mean over its own positions of the
-micro-step, their tokens differ and the terms do not (whether such means are right is ACC102's matter). Where
-all token counts are equal no denominator can move the balance. A balance that moves and that no recorded
-count explains is a note: a coefficient that is annealed with the micro-steps looks the same. Micro-steps in
-which a term is absent or multiplied by 0 are left out, and where positions weigh differently on purpose the
-rule does not judge. Terms that no cross entropy of torch computes are not seen.
+A balance that is the same in all micro-steps of a window is a coefficient, however it changes from update
+to update. So is a balance between the terms as wholes, where each term is a mean over its own positions:
+whether such means are right is a matter of ACC102. Where all token counts are equal, no denominator can
+move the balance.
+
+A balance that moves without any recorded count explaining it is a note: a coefficient that is annealed with
+the micro-steps looks the same.
+
+Micro-steps in which a term is absent or multiplied by 0 are left out. Positions that weigh differently on
+purpose are not judged. Terms that no cross entropy of torch computes are not seen.
 '''
 references = ["allenai/OLMo#634", "verl-project/verl#5625"]
 
 [params]
-spread = 0.01
+spread = 0.01  # by how much the balance must differ between micro-steps
 */
 WITH terms AS (
     SELECT *, unnest(loss_terms) AS t

@@ -10,28 +10,36 @@ summary = "the gradient norm follows the number of tokens in the update, as if n
 why = '''
 A mean over the tokens of an update has a gradient about as long for many tokens as for few. A sum, or a
 division by a constant, has one that grows with them: an update of twice the tokens moves the parameters
-twice as far (or, clipped, loses its length while the short ones keep theirs), and the rate that suits one
-length of text is wrong for the next. No weight was recorded that would show it, but the norms do.
+about twice as far. The rate that suits one length of text is then wrong for the next.
+
+The weights would show this directly. Here none was recorded, as in most logs, but the norms tell it.
 '''
 example = '''
-Updates of 6,200 to 11,800 tokens have norms of 3.1 to 5.9: their logarithms correlate at 0.97, and from one
-update to the next at 0.96. With a mean the norms would stay near 4.2, a little longer for few tokens.
+Updates of 6,200 to 11,800 tokens have norms of 3.1 to 5.9: 1.9 times the tokens, 1.9 times the norm. Their
+logarithms correlate at 0.97, and the changes from one update to the next at 0.96. With a mean the norms
+would stay near 4.2, a little longer for few tokens.
 '''
 fix = '''
 Divide by the valid tokens of the whole update, over all ranks.
 
-Hand-written loop: sum the losses of the tokens, and divide by the count of the window before the backward.
-DDP, FSDP: count over all data ranks, and undo the average that the wrapper takes. Trainer: a loss that uses
-num_items_in_batch. Accelerate: gather the window's count, as its guide on accumulation shows. Lightning:
-manual optimization, or a window's count. DeepSpeed: the same with scale_wrt_gas=False.
+Hand-written loop: Sum the losses of the tokens, and divide by the count of the window before the backward.
+DDP: Count over all data ranks, and multiply by their number to undo the average.
+FSDP: As for DDP, or set the gradient divide factor to 1.
+Trainer: Use a loss that divides by num_items_in_batch.
+Accelerate: Gather the window's count, as its guide on accumulation shows.
+Lightning: Use manual optimization, with sums divided by the window's count.
+DeepSpeed: Divide by the window's tokens and call backward(loss, scale_wrt_gas=False).
 '''
 not_a_fault_when = '''
-This is a correlation and no measurement: where the loss weights are recorded, ACC101 to ACC107 judge them
-and this rule says nothing. The tokens must spread by a fifth, and norms and tokens go together over the run
-and from each record to the next, so that a ramp of the batch or of the sequence's length, beside a norm that
-grows for its own reasons, is not taken for one. Longer sequences that are harder by themselves could look
-like it; so could a norm that was logged before a division that follows it. A norm that is capped by a clip
-before it was measured shows nothing.
+This is a correlation and no measurement. Where the weights are recorded, ACC101 to ACC107 judge them and
+this rule says nothing.
+
+The token counts must spread by a fifth. Norms and tokens must go together over the run and also from each
+record to the next. So a batch or a sequence length that grows on purpose, beside a norm that grows for its
+own reasons, is not taken for it. A norm that was measured after a clip had capped it shows nothing.
+
+Longer sequences that are harder by themselves could look the same, and so could a norm that was logged
+before a later division.
 '''
 references = [
     "radixark/miles#3231",
@@ -39,9 +47,9 @@ references = [
 ]
 
 [params]
-correlation = 0.9
-spread = 1.2
-updates = 50
+correlation = 0.9  # how strongly norms and tokens must go together, over the run and from record to record
+spread = 1.2  # the ratio of many tokens to few (the 95th to the 5th percentile) that is needed
+updates = 50  # how many updates are needed
 */
 WITH counted AS (
     SELECT run_id,

@@ -9,35 +9,38 @@ needs = ["loss", "loss_weight", "valid_tokens"]
 explains = ["ACC803"]
 summary = "a micro-step with a loss that is not finite went into an update"
 why = '''
-One NaN or infinity in one micro-step spoils the gradients of the whole window: adding to NaN gives NaN. Where
-the check for it looks at the last micro-step alone, or at a loss that is logged later, the step is taken
-with it, and parameters and optimizer state are lost, on every rank. Where the gradients are cleaned element
-by element before the step, the other micro-steps' gradients are cleaned away with them.
+One NaN or infinity in one micro-step spoils the gradients of the whole window, because adding to NaN gives
+NaN. A check that looks at the last micro-step alone, or at a loss that is logged later, lets the step go
+on. Parameters and optimizer state are then lost, on every rank.
+
+Cleaning the gradients element by element before the step does not help: the other micro-steps' gradients
+are cleaned away with them.
 '''
 example = '''
-G = 4, the second loss is NaN, the fourth is 2.1. The loop tests `torch.isfinite(loss)` beside the step and
-sees 2.1. The sum of the four gradients is NaN, so is every parameter after the step, and the next loss.
+A window of 4 micro-steps has losses of 2.3, NaN, 2.2 and 2.1. The loop tests torch.isfinite(loss) beside
+the step and sees 2.1. The sum of the four gradients is NaN, and so are every parameter after the step and
+every loss from then on.
 '''
 fix = '''
-Look at every micro-step, and skip the whole window on all ranks when one is not finite.
+Look at every micro-step. Where one is not finite, skip the whole window on all ranks.
 
-Hand-written loop: keep `finite &= torch.isfinite(loss.detach())` over the window and test it before the step
-  (one .item() an update), or clip with error_if_nonfinite=True; then clear the gradients and go on.
+Hand-written loop: Keep finite &= torch.isfinite(loss.detach()) over the window and test it before the step,
+  or clip with error_if_nonfinite=True. Then clear the gradients and go on. With fp16 a GradScaler tests the
+  gradients themselves.
 DDP: all_reduce the flag first, so that all ranks skip together.
-FSDP: the same.
-Trainer: logging_nan_inf_filter cleans what is logged and not what is trained; raise in compute_loss.
-Accelerate: gather the flag, then skip step and zero the gradients.
-Lightning: return None from training_step on all ranks, or detect_anomaly while you look for the cause.
-DeepSpeed: bf16 with check_grad_overflow; fp16 skips by itself.
-
-With fp16 let a GradScaler decide: it tests the gradients themselves.
+FSDP: As for DDP.
+Trainer: logging_nan_inf_filter cleans what is logged and not what is trained. Raise in compute_loss.
+Accelerate: Gather the flag, then skip the step and clear the gradients.
+Lightning: Return None from training_step on all ranks. detect_anomaly helps to find the cause.
+DeepSpeed: Use check_grad_overflow with bf16; fp16 skips by itself.
 '''
 not_a_fault_when = '''
-A window that was skipped is none, by whatever means, and neither is a micro-step that was cleared away
-before the others came. A micro-step without a valid token has no loss: the mean over nothing may be NaN. One
-whose loss was multiplied by 0 passes where the gradient at the step was finite. Where a loss is infinite and
-the gradient at the step was measured to be finite (a label whose logit is masked, a sum that overflows in
-half precision, gradients that were cleaned), it is a warning.
+The window was skipped, by whatever means, or the bad micro-step was cleared away before the others came. A
+micro-step without a valid token has no loss: the mean over nothing may be NaN. One whose loss was
+multiplied by 0 passes where the gradient at the step was finite.
+
+It is a warning where a loss is infinite and the gradient at the step was measured to be finite: a label
+whose logit is masked, a sum that overflows in half precision, gradients that were cleaned.
 '''
 references = ["speechbrain/speechbrain#1936", "mflux-community/mflux#447"]
 */

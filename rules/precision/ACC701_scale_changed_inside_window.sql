@@ -10,29 +10,32 @@ summary = "the micro-steps of one window went backward with different loss scale
 why = '''
 Gradients that are gathered over a window carry the loss scale of their own backward, and the sum is divided
 by one number at its end. Where the scale changed in between, micro-steps of the other scale come out too
-large or too small by the ratio of the two. Nothing fails, the loss that is logged is right, and tokens
-weigh by the time at which they came.
+large or too small, by the ratio of the two.
+
+Nothing fails, and the logged loss is right. How much a token counts depends on when it came.
 '''
 example = '''
-A window of two, scale 65536 in the first micro-step and 32768 in the second, divided by 32768 at the end:
-the first micro-step's gradient counts twice.
+A window of two micro-steps: a scale of 65536 in the first and of 32768 in the second, and a division by
+32768 at the end. The gradient of the first counts 65536/32768 = 2 times.
 '''
 fix = '''
-Let the scale change between windows alone.
+Let the scale change only between windows.
 
-Hand-written loop: call scaler.update() once per update, after scaler.step(), and never inside the window;
-set no scale by hand there, and load a scaler's state before the first backward. Several losses: scale all
-that reach the same parameters with one scaler. Several optimizers: step them all, then update the scaler
-once.
-DDP, FSDP: the same on every rank.
-Trainer, Lightning: they do so; look for an own scaler.
-Accelerate: with several optimizers each prepared step updates the scaler, so call backward and step for one
-after the other.
-DeepSpeed: the engine does it.
+Hand-written loop: Call scaler.update() once per update, after scaler.step(). Set no scale by hand inside a
+  window, and load a scaler's state before the first backward. With several losses, scale all that reach the
+  same parameters with one scaler. With several optimizers, step them all and then update the scaler once.
+DDP: The same on every rank.
+FSDP: The same on every rank.
+Trainer: It does so. Look for a scaler of your own.
+Accelerate: With several optimizers each prepared step updates the scaler: call backward and step for one
+  after the other.
+Lightning: It does so. Look for a scaler of your own.
+DeepSpeed: The engine does it.
 '''
 not_a_fault_when = '''
 A scale that grows or falls between two windows is what a scaler does. Micro-steps without any valid token
-may have any scale: they add nothing. Micro-steps that were not scaled at all are ACC706.
+may have any scale: they add nothing. Micro-steps that were not scaled at all are ACC706, and windows that
+were unscaled half-way are ACC702.
 '''
 references = [
     "huggingface/accelerate#439",

@@ -8,30 +8,35 @@ scope_is_empty = "no scaler unscaled gradients before a step"
 needs = ["events"]
 summary = "gradients were unscaled before the window was complete"
 why = '''
-Unscaling divides what has been gathered so far by the loss scale. The next micro-step adds a gradient that
-still carries it. Unscaled again at the end, the early part is divided twice; not unscaled again, the late
-part is never divided. Either way the two parts differ by the whole scale, and one of them is gone. torch
-refuses a second unscale_ without an update between, so it shows at the first step or never.
+Unscaling divides what has been gathered so far by the loss scale. The next micro-step then adds a gradient
+that still carries the scale. Unscaled again at the end, the early part is divided twice. Not unscaled
+again, the late part is never divided. Either way the two parts differ by the whole scale, and one of them
+is as good as gone.
+
+torch refuses a second unscale_ without an update between, so the fault shows at the first step or never.
 '''
 example = '''
-A window of two, scale 65536, both gradients 1 once unscaled. Unscaled after the first micro-step, the sum
-is 1 + 65536: the first micro-step weighs 0.0000153 of the second.
+A window of two micro-steps with a scale of 65536, and a true gradient of 1 in both. Unscaled after the
+first, the sum is 1 + 65536: the first micro-step counts 1/65536 = 0.0000153 of the second.
 '''
 fix = '''
 Unscale once, after the last backward of the window.
 
-Hand-written loop: move scaler.unscale_(optimizer), and what needs real gradients (clip, logged norms),
-under the condition that guards scaler.step.
-DDP, FSDP: the same.
-Trainer: clip nowhere else.
-Accelerate: clip_grad_norm_ unscales, so call it where accelerator.sync_gradients is true.
-Lightning: clip through gradient_clip_val.
-DeepSpeed: use the engine's own clipping.
+Hand-written loop: Move scaler.unscale_(optimizer), and what needs real gradients (clip, logged norms),
+  under the condition that guards scaler.step.
+DDP: The same.
+FSDP: The same.
+Trainer: Set max_grad_norm and clip nowhere else.
+Accelerate: clip_grad_norm_ unscales: call it only where accelerator.sync_gradients is true.
+Lightning: Clip through gradient_clip_val.
+DeepSpeed: Use the engine's own clipping.
 '''
 not_a_fault_when = '''
-What was unscaled and then cleared, because its norm was not finite or too large, is not used: only what is
-kept counts. A scale of 1 changes nothing, and where later micro-steps went backward without a scale the sum
-may be right: neither is a fault. Skipped attempts apply nothing. Words with a closure are not judged.
+What was unscaled and then cleared, because its norm was too large or not finite, is not used: only what is
+kept counts. A scale of 1 changes nothing. A skipped attempt applies nothing.
+
+Where the last micro-step went backward without a scale the sum may be right: not judged. Steps that run a
+closure are not judged either.
 '''
 references = [
     "huggingface/accelerate#641",

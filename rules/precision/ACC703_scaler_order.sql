@@ -9,37 +9,45 @@ needs = ["events"]
 explains = ["ACC104"]
 summary = "the calls of the gradient scaler are out of order, or one is missing"
 why = '''
-A gradient scaler is a sequence: scale the loss, backward, unscale once, step, update once. An update before
-the step changes the scale by which the step divides, and forgets whether an overflow was found. Gradients
-that are unscaled twice are divided by the scale squared. A plain optimizer.step() in a scaled run takes
-gradients that are 65536 times too large. A loss that missed the scaler is divided by a scale that it never
-had. torch raises on the plainest of these and not on the rest.
+A gradient scaler is a sequence: scale the loss, go backward, unscale once, step, update once. Out of order
+it fails in four ways.
+
+An update before the step changes the scale by which the step divides, and forgets whether an overflow was
+found. Gradients that are unscaled twice are divided by the scale squared. A plain optimizer.step() in a
+scaled run takes gradients that are 65536 times too large. A loss that missed the scaler is divided by a
+scale that it never had.
+
+torch raises on the plainest of these and not on the rest.
 '''
 example = '''
-Two optimizers share a backward under one scaler, and each is followed by scaler.update(). After an overflow
-the first update halves the scale from 65536 to 32768, and the second optimizer divides gradients that carry
-65536 by 32768: its update is twice as long.
+Two optimizers share a backward under one scaler, and each step is followed by scaler.update(). After an
+overflow the first update halves the scale from 65536 to 32768. The second optimizer then divides gradients
+that carry 65536 by 32768: its update is twice as long.
 '''
 fix = '''
-Once per update, in this order: scaler.scale(loss).backward() for every micro-step,
+Keep the order, once per update: scaler.scale(loss).backward() for every micro-step,
 scaler.unscale_(optimizer) where real gradients are needed, scaler.step(optimizer) for each optimizer,
 scaler.update().
 
-Hand-written loop: make one scaler, before the loop; no optimizer.step() beside scaler.step().
-DDP: the same.
-FSDP1: ShardedGradScaler.
-Trainer, Lightning: they keep the order; do not call the scaler.
-Accelerate: prepare every optimizer, and with several do backward and step for one after the other.
-DeepSpeed: the engine scales. With fp16 it divides by a scale that has just grown, and without ZeRO by one that
-no loss was multiplied by: use bf16, or a fixed scale under ZeRO.
+Hand-written loop: Make one scaler, before the loop, and call no optimizer.step() beside scaler.step().
+DDP: The same.
+FSDP: The same. FSDP1 needs ShardedGradScaler.
+Trainer: It keeps the order: do not call the scaler.
+Accelerate: Prepare every optimizer. With several, do backward and step for one after the other.
+Lightning: It keeps the order: do not call the scaler.
+DeepSpeed: The engine scales. With fp16 it divides by a scale that has just grown, and without ZeRO by one
+  that no loss was multiplied by: use bf16, or a fixed scale under ZeRO.
 '''
 not_a_fault_when = '''
 The last window of a launch may lack its update, because the loop ended there. Where two optimizers take
-turns, the update may fall into the next record of the first: it counts. Windows that were unscaled, found
-too large and cleared have an update without a step. Gradients that the loop itself divides by the scale
-need no scaler's step. Where no update of a scaler was ever seen (a scaler of an unknown kind), a missing
-one means nothing. A loss whose scale is not the one that was divided by is a fault only where the launch
-or the total weight shows that the record sees loss scales. Words with a closure are not judged.
+turns, the update may fall into the next record of the first: it counts. A window that was unscaled, found
+too large and cleared has an update without a step.
+
+Gradients that the loop itself divides by the scale need no scaler's step. Where no update of a scaler was
+ever seen (a scaler of an unknown kind), a missing one means nothing. A loss whose scale is not the one that
+was divided by is a fault only where the launch or the total weight shows that the record sees loss scales.
+
+Steps that run a closure are not judged.
 '''
 references = [
     "huggingface/accelerate#439",
@@ -49,7 +57,7 @@ references = [
 ]
 
 [params]
-tolerance = 0.01
+tolerance = 0.01  # by how much the scale of the loss and the divisor of the gradients may differ
 */
 WITH words AS (
     SELECT word,
@@ -126,7 +134,7 @@ judged AS (
            CASE
                WHEN kept IS NULL OR closure THEN NULL
                WHEN updated_early THEN 'early'
-               WHEN unscaled_twice AND highest IS DISTINCT FROM 1 THEN 'twice'
+               WHEN unscaled_twice AND (highest IS DISTINCT FROM 1) THEN 'twice'
                WHEN without_scaler AND applied AND lowest <> 1
                THEN CASE
                    WHEN weight_is_right THEN 'none'

@@ -8,38 +8,44 @@ scope_is_empty = "no loss scale took part in a step, and no log counted skipped 
 needs = ["optimizer_update_id or optimizer_step_skipped"]
 summary = "more steps were skipped for overflow than a settling loss scale explains"
 why = '''
-A scaler begins with a scale that is too large, skips a step and halves it until gradients fit, then tries a
-larger one from time to time. Those skips are its work. Skips that go on at the smallest scale, or without
-the scale falling, do not come from the scale: the gradients themselves are not finite, or the scaler is not
-told. Every skipped step reads, computes and throws away a batch, and the run may stand still for hours
-while its loss is logged as if nothing were wrong.
+A scaler begins with a scale that is too large. It skips a step and halves the scale until the gradients
+fit, and tries a larger one from time to time. Those skips are its work.
+
+Skips that go on at the smallest scale, or without the scale falling, do not come from the scale: the
+gradients themselves are not finite, or the scaler is not told. Every skipped step reads, computes and
+throws away a batch. The run may stand still for hours while its loss is logged as if nothing were wrong.
 '''
 example = '''
-Scale 65536: 8 skips bring it to 256, and 3,000 updates follow with one skip after each growth: healthy.
-From update 3,050 on a layer returns NaN: 8 skips bring the scale to 1, and then every step is skipped.
+Healthy: a scale of 65536 comes down to 256 in 8 skips, and 3,000 updates follow with one skip after each
+growth.
+
+A storm: from update 3,050 on a layer returns NaN. 8 skips bring the scale from 256 to 1, and then every
+step is skipped.
 '''
 fix = '''
 Look at the first skipped step that the scale does not explain: its loss and its batch.
 
-Hand-written loop: check the losses for NaN, run that part in 32 bit or bf16, lower the rate; call
-scaler.update() after every step and give it no scale by hand.
-DDP, FSDP: a NaN on one rank skips all.
-Trainer, Accelerate: use bf16 where the device has it.
-Lightning: precision="bf16-mixed".
-DeepSpeed: watch the loss scale in its log; min_loss_scale is a floor and no cure. Under ZeRO with
-torch_autocast in fp16 the scale never falls: use bf16.
+Hand-written loop: Check the losses for NaN. Run the part that overflows in 32 bit or bf16, or lower the
+  rate. Call scaler.update() after every step, and give it no scale by hand.
+DDP: The same. A NaN on one rank skips all.
+FSDP: As for DDP.
+Trainer: Use bf16 where the device has it.
+Accelerate: Use bf16 where the device has it.
+Lightning: Use precision="bf16-mixed".
+DeepSpeed: Watch the loss scale in its log; min_loss_scale is a floor and no cure. Under ZeRO with
+  torch_autocast in fp16 the scale never falls: use bf16.
 '''
 not_a_fault_when = '''
-A run of skips in which the scale halves each time, however long, is a scaler that settles; a single skip
-after each growth is one that tries. Hysteresis lets a few skips pass before the scale falls: four in a row,
-and four for each growth, are granted. A bad batch now and then is skipped and forgotten, under a fixed
-scale too: up to one in fifty. Without a recorded scale nothing is judged.
+Skips that halve the scale each time, however many, are a scaler that settles, and a single skip after each
+growth is one that tries, as long as no more than one attempt in five is lost to it. Hysteresis lets a few
+skips pass before the scale falls: four in a row, and four for each growth, are granted. A bad batch now and
+then, up to one attempt in fifty, is silent, also under a fixed scale. In the record of this program nothing
+is judged without a scale.
 
-A log of another program that counts its skips (DeepSpeed, Megatron, fairseq) is judged from record to record.
-Where the scale stands in it, skips that lower it are explained: each halves it, or uses up hysteresis. One
-in fifty is silent there too, and a scale that is tried again every hundred steps, with a hysteresis of two,
-costs no more. Where it does not, only a hundred skips on end, more than any scale needs to settle, or one
-attempt in five, long after the start, are called a storm.
+A log of another program that counts its skips (DeepSpeed, Megatron, fairseq) is judged from record to
+record. Where it tells the scale, skips that lower it are explained. Where it does not, two things alone are
+called a storm: a hundred skips on end, more than any scale needs to settle, or more than one attempt in
+five, long after the start.
 '''
 references = [
     "deepspeedai/DeepSpeed#931",
@@ -49,12 +55,12 @@ references = [
 ]
 
 [params]
-floor = 1.0
-streak = 3
-hysteresis = 4
-rate = 0.02
-share = 0.2
-endless = 100
+floor = 1.0  # at this loss scale or below it, skips no longer come from the scale
+streak = 3  # how many skips in a row at the floor are a storm
+hysteresis = 4  # how many skips in a row, and for each growth, may leave the scale as it is
+rate = 0.02  # the share of attempts up to which skips that the scale does not explain are silent
+share = 0.2  # the share of skipped attempts from which on even explained skips cost too much
+endless = 100  # so many skips on end are a storm where no scale is logged
 */
 -- What another program counted, from record to record.
 WITH counters AS (

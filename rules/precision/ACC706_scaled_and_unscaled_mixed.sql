@@ -10,31 +10,35 @@ explains = ["ACC701"]
 summary = "some micro-steps of a window went backward without the loss scale of the others"
 why = '''
 The gathered gradient is divided by the loss scale once. A micro-step whose loss was not multiplied by it
-before its backward is divided all the same, and as good as gone: its tokens were read, counted and logged,
-and move the model by a 65536th of what they should. The total weight looks right, because weights are
-measured without the scale.
+before its backward is divided all the same, and is as good as gone. Its tokens were read, counted and
+logged, and they move the model by 1/65536 of what they should.
+
+The total weight looks right, because weights are measured without the scale.
 '''
 example = '''
-A window of four, scale 65536. The last micro-step takes another branch and calls loss.backward() instead of
-scaler.scale(loss).backward(). After unscaling, a quarter of the batch weighs 0.0000153 of the rest: the
-update is that of three micro-steps, divided by four.
+A window of four micro-steps with a scale of 65536. The last one takes another branch and calls
+loss.backward() instead of scaler.scale(loss).backward(). After unscaling, this quarter of the batch counts
+1/65536 = 0.0000153 of the rest. The update is that of three micro-steps, divided by four.
 '''
 fix = '''
 Scale every loss that reaches the same parameters.
 
-Hand-written loop: scaler.scale(loss).backward() in every branch: the last micro-step, auxiliary losses with
-a backward of their own, the tail of the epoch.
-DDP, FSDP: the same.
-Trainer: call the inherited training_step.
-Accelerate: accelerator.backward(loss), never loss.backward().
-Lightning: self.manual_backward(loss).
-DeepSpeed: engine.backward(loss).
+Hand-written loop: Call scaler.scale(loss).backward() in every branch: the last micro-step, the tail of an
+  epoch, auxiliary losses with a backward of their own.
+DDP: The same.
+FSDP: The same.
+Trainer: Call the inherited training_step.
+Accelerate: Call accelerator.backward(loss), never loss.backward().
+Lightning: Call self.manual_backward(loss).
+DeepSpeed: Call engine.backward(loss).
 '''
 not_a_fault_when = '''
 A micro-step without any valid token adds nothing: an unscaled backward of zero, to keep the ranks in step,
-is silent. Where the loss of an unscaled micro-step was not observed it may be such a zero, and is not
-judged; neither are windows that were unscaled half-way (ACC702). A scale that has itself come down to 1 is
-no missing scale, and neither is a loss scale of the loop's own, which is not seen as one.
+is silent. Where the loss of an unscaled micro-step was not observed it may be such a zero: not judged.
+Windows that were unscaled half-way (ACC702) are not judged here.
+
+A scale that has itself come down to 1 is no missing scale. A loss scale of the loop's own is not seen as
+one.
 '''
 references = [
     "pytorch/pytorch#36601",
@@ -81,7 +85,7 @@ SELECT run_id,
            -- Unscaled half-way: ACC702.
            WHEN regexp_matches(regexp_replace(word, '^.*Z', ''), 'U.*[bB]') THEN NULL
            -- The scale itself has come down to 1.
-           WHEN mixed THEN grad_scale IS DISTINCT FROM 1
+           WHEN mixed THEN (grad_scale IS DISTINCT FROM 1)
            WHEN doubtful = 0 THEN FALSE
        END AS fault,
        unscaled::DOUBLE AS observed,

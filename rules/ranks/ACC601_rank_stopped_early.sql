@@ -10,49 +10,56 @@ explains = ["ACC606", "ACC609"]
 summary = "a rank ended while others went on, or were left waiting for it"
 why = '''
 Ranks that reduce together must make the same number of attempts. Where one runs out of data first, the
-others wait in a reduction that never completes, until a timeout kills them, or they go on without its data:
-the divisor still counts the rank that is gone, and updates that are not reduced drift apart. The usual
-cause is a data set that the number of ranks does not divide, or a filter that drops different numbers of
-samples on each rank.
+others wait in a reduction that never completes, until a timeout kills them. Or they go on without its data:
+the divisor still counts the rank that is gone, and updates that are not reduced drift apart.
+
+The usual cause is a data set that the number of ranks does not divide, or a filter that drops different
+numbers of samples on each rank.
 '''
 example = '''
-9 batches over two ranks, windows of 1: rank 0 gets 5, rank 1 gets 4. After attempt 4 rank 1 leaves its loop
-and rank 0 waits in the reduction of attempt 5. If that reduction is left out instead, rank 0 makes one
-update alone, and the replicas differ from then on. If the rest is averaged over both ranks (Join), the
-tokens of attempt 5 weigh 1/2.
+9 batches over two ranks, one micro-step an update: rank 0 gets 5 batches, rank 1 gets 4. After attempt 4
+rank 1 leaves its loop, and rank 0 waits in the reduction of attempt 5.
+
+Without that reduction rank 0 makes one update alone, and the replicas differ from then on. With DDP's Join,
+which still divides by 2, the tokens of attempt 5 weigh 1/2.
 '''
 fix = '''
 Give every rank the same number of windows, or tell the wrapper that it is otherwise.
 
-Hand-written loop: DistributedSampler with drop_last, or an equal number of steps for each rank, agreed by
-an all_reduce of the shortest length. DDP: torch.distributed.algorithms.join.Join shadows the reductions of
-a rank that is out of data. FSDP: equal lengths; it knows no Join. Trainer: leave accelerate's sharding of
-the loader on. Accelerate: even_batches (the default) or join_uneven_inputs. Lightning: its distributed
-sampler pads; an iterable data set must be split evenly by hand. DeepSpeed: equal lengths.
+Hand-written loop: Use DistributedSampler with drop_last, or an equal number of steps for each rank:
+  all_reduce the shortest length.
+DDP: torch.distributed.algorithms.join.Join shadows the reductions of a rank that is out of data.
+FSDP: Give every rank equally many batches: it knows no Join.
+Trainer: Leave accelerate's sharding of the loader on.
+Accelerate: Leave even_batches on, as it is by default, or use join_uneven_inputs.
+Lightning: Its distributed sampler pads. Split an iterable data set evenly by hand.
+DeepSpeed: Give every rank equally many batches.
 '''
 not_a_fault_when = '''
-Live and killed runs differ by a record or so: a rank without an end is judged only where another rank has
-finished two or more attempts further on, and its last sign of life is older than that by more than the
-parameter patience, in seconds. A rank that ended and another one attempt further on count only where the
-first ended in good order. Where the attempts that one rank is missing were reduced under DDP, every other
-process answered: that is what Join does, and the finding is a note. Ranks that never reduce together
-(independent runs in one folder) are out of scope. Ranks that write nothing because attach was told so are
-not missed, and a rank whose folder is missing altogether is not seen by this rule. Where only every k-th
-attempt is recorded, marks tell how far a rank really came; a rank without an end is then judged only where
-another is two records ahead.
+Live and killed runs differ by a record or so. A rank without an end is judged only where another has
+finished two or more attempts further on, and its last sign of life is older than that by more than 10
+seconds. A rank that ended and another one attempt further on count only where the first ended in good
+order. Where only every k-th attempt is recorded, another rank must be two records ahead.
+
+Where the attempts that one rank is missing were reduced under DDP, every other process answered: that is
+what Join does, and it is a note.
+
+Ranks that never reduce together (independent runs in one folder) are out of scope, and ranks whose layout
+is unknown are not judged. Ranks that attach was told to leave out are not missed. A rank whose file is
+missing altogether is not seen by this rule.
 '''
 references = [
     "pytorch/pytorch#113765",
 ]
 
 [params]
-patience = 10
+patience = 10  # by how many seconds a rank's last sign of life must be older than the others'
 */
 WITH written AS (
-    SELECT run_id, launch, optimizer, rank, attempt_id, time, wrapper, word
+    SELECT run_id, launch, optimizer, rank, attempt_id, time, wrapper, word, token_ranks
     FROM updates
     UNION ALL
-    SELECT run_id, launch, optimizer, rank, attempt_id, time, wrapper, word
+    SELECT run_id, launch, optimizer, rank, attempt_id, time, wrapper, word, token_ranks
     FROM superseded
 ),
 counted AS (
@@ -62,7 +69,10 @@ counted AS (
            rank,
            max(attempt_id) AS last_record,
            max(time) AS last_time,
-           bool_or(wrapper <> 'none' OR contains(word, 'A')) AS synchronised
+           -- Where the layout is unknown, so is which ranks belong together.
+           CASE
+               WHEN bool_and(token_ranks IS NOT NULL) THEN bool_or(wrapper <> 'none' OR contains(word, 'A'))
+           END AS synchronised
     FROM written
     GROUP BY ALL
 ),
@@ -126,7 +136,7 @@ furthest AS (
     FROM ranks
     QUALIFY row_number() OVER (
                 PARTITION BY run_id, launch, optimizer
-                ORDER BY last_attempt DESC, leftover DESC, finished, rank
+                ORDER BY last_attempt DESC, leftover DESC, finished ASC, rank ASC
             ) = 1
 ),
 launches AS (

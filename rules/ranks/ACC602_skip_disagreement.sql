@@ -10,30 +10,36 @@ explains = ["ACC603", "ACC605", "ACC607", "ACC609"]
 summary = "some ranks applied an update that others skipped"
 why = '''
 Replicas stay equal because all of them take the same step. Where a rank skips an attempt that the others
-apply, its parameters, its moments and its count of steps are one update behind, its loss scale goes another
-way, and the reduction of later gradients does not bring it back. The usual cause is a decision that each
-rank takes by itself: it looks for an overflow in its own gradients, before they are reduced, or in its own
-loss.
+apply, its parameters, its moments and its count of steps are one update behind. Its loss scale goes another
+way, and the reduction of later gradients does not bring it back.
+
+The usual cause is a decision that each rank takes by itself: it looks for an overflow in its own gradients,
+before they are reduced, or in its own loss.
 '''
 example = '''
-Two ranks that unscale first and reduce by hand afterwards. In attempt 7 rank 1 alone overflows: its scaler
-skips and halves the scale to 32768, rank 0 steps with what arrived. From there on rank 0 has made 7 updates
-and rank 1 has made 6; with a rate of 0.001 and Adam each of their parameters is about 0.001 apart.
+Two ranks unscale first and reduce by hand afterwards. In attempt 7 rank 1 alone overflows: its scaler skips
+and halves the scale from 65536 to 32768. Rank 0 steps with what arrived. From there on rank 0 has made 7
+updates and rank 1 has made 6. With Adam at a rate of 0.001 each of their parameters is about 0.001 apart.
 '''
 fix = '''
-Take the decision once for all ranks, from something that they all hold.
+Take the decision once for all ranks, from something that all of them hold.
 
-Hand-written loop: reduce the gradients first and unscale them afterwards, so that an infinity reaches every
-rank; or all_reduce the flag. The same goes for a check of the loss or of the norm. DDP: unscale after the
-last, reduced backward. FSDP: ShardedGradScaler, which agrees over the shards. Trainer, Accelerate: leave
-the skipping to them. Lightning: decide on the reduced norm in on_before_optimizer_step. DeepSpeed: the
-engine agrees over its ranks; an own check must do so too.
+Hand-written loop: Reduce the gradients first and unscale them afterwards, so that an infinity reaches every
+  rank; or all_reduce the flag. The same goes for a check of the loss or of the norm.
+DDP: Unscale after the last backward, which reduces the gradients.
+FSDP: Use ShardedGradScaler under FSDP1, which agrees over the shards.
+Trainer: Leave the skipping to it.
+Accelerate: Leave the skipping to it.
+Lightning: Decide on the reduced norm in on_before_optimizer_step.
+DeepSpeed: The engine agrees over its ranks. A check of your own must do so too.
 '''
 not_a_fault_when = '''
-Ranks that do not reduce together (independent runs in one folder) are out of scope. Where parameters are
-averaged instead of gradients (local SGD), each rank may skip by itself until the next average: this is not
-judged. A rank whose record does not say whether it stepped is not counted; an attempt that only one rank
-tells of is not judged.
+Ranks that do not reduce together (independent runs in one folder) are out of scope, and ranks whose layout
+is unknown are not judged. Where parameters are averaged instead of gradients (local SGD), each rank may
+skip by itself until the next average: not judged.
+
+A rank whose record does not say whether it stepped is not counted, and an attempt that only one rank tells
+of is not judged.
 '''
 references = [
     "pytorch/pytorch#115710",

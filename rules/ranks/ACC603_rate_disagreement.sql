@@ -10,39 +10,47 @@ explains = ["ACC605"]
 summary = "ranks that reduce together stepped at different learning rates"
 why = '''
 Replicas stay equal because they apply the same step to the same parameters. With different rates they apply
-different steps, and the reduction of later gradients does not bring them together again. Causes are a
-scheduler that only rank 0 steps, a plateau scheduler that is fed each rank's own validation loss, or a
-schedule that depends on local data.
+different steps, and the reduction of later gradients does not bring them together again.
+
+Causes are a scheduler that only rank 0 steps, a plateau scheduler that is fed each rank's own validation
+loss, or a schedule that depends on the rank's own data.
 '''
 example = '''
-Plateau scheduler on two ranks with a patience of 1. Rank 0's validation loss goes 0.50, 0.49, 0.48 and rank
-1's 0.50, 0.51, 0.52: rank 1 drops its rate from 0.01 to 0.001 and rank 0 does not. With a reduced gradient
-of 0.5 the next steps are 0.005 and 0.0005, and the parameters differ by 0.0045 after one update.
+A plateau scheduler with a patience of 1 on two ranks. Rank 0's validation loss goes 0.50, 0.49, 0.48 and
+rank 1's goes 0.50, 0.51, 0.52: rank 1 drops its rate from 0.01 to 0.001, and rank 0 does not. With a
+reduced gradient of 0.5 and SGD their next steps are 0.005 and 0.0005. After one update their parameters
+differ by 0.0045.
 '''
 fix = '''
 Derive the rate from something that is equal on all ranks.
 
-Hand-written loop: step the scheduler on every rank under the same condition. DDP, FSDP: all_reduce a
-validation metric before it reaches ReduceLROnPlateau. Trainer: metrics are gathered; callbacks that set the
-rate must run on every rank. Accelerate: gather_for_metrics before the scheduler's step. Lightning: log the
-monitored metric with sync_dist=True. DeepSpeed: let the engine step the scheduler on every rank.
+Hand-written loop: Step the scheduler on every rank, under the same condition.
+DDP: all_reduce a validation metric before it reaches ReduceLROnPlateau.
+FSDP: As for DDP.
+Trainer: It gathers metrics. Callbacks that set the rate must run on every rank.
+Accelerate: Use gather_for_metrics before the scheduler's step.
+Lightning: Log the monitored metric with sync_dist=True.
+DeepSpeed: Let the engine step the scheduler, on every rank.
 '''
 not_a_fault_when = '''
-Only ranks of the same pipeline stage in a launch that reduces gradients are compared: a sweep of
-independent runs in one folder is out of scope. Stages may have other parameter groups first. Rates that
-agree to one part in a million are equal.
+Only ranks of the same pipeline stage in a launch that reduces gradients are compared, because stages may
+have other parameter groups first. Ranks whose layout is unknown are not judged. A sweep of independent runs
+in one folder is out of scope. Rates that agree to one part in a million are equal.
 '''
 references = [
     "huggingface/accelerate#3797",
 ]
 
 [params]
-tolerance = 1e-6
+tolerance = 1e-6  # by how much the rates must differ, as a share of the larger one
 */
 WITH launches AS (
     SELECT run_id,
            launch,
-           bool_or(wrapper <> 'none' OR contains(word, 'A')) AS synchronised
+           -- Where the layout is unknown, so is which ranks belong together.
+           CASE
+               WHEN bool_and(token_ranks IS NOT NULL) THEN bool_or(wrapper <> 'none' OR contains(word, 'A'))
+           END AS synchronised
     FROM updates
     GROUP BY ALL
 ),

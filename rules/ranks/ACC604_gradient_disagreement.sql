@@ -11,31 +11,38 @@ summary = "gradients differ between ranks after they were reduced"
 why = '''
 After a reduction every rank holds the same gradient, bit for bit. Where slices of it still differ, some of
 what was accumulated never took part: a parameter that the reducer does not know, a backward after the
-reduction, gradients that a rank changed by itself. The replicas take different steps, and only one of them
-is saved.
+reduction, a gradient that a rank changed by itself.
+
+The replicas take different steps, and only one of them is saved.
 '''
 example = '''
-Two ranks, G = 2. A branch of the model is used in the first micro-step only, and an old release reduced
-only what the last backward used: the branch's gradients stay 1 on rank 0 and 2 on rank 1 instead of 1.5 on
-both. With a rate of 0.1 this part of the replicas is 0.1 apart after one update, while the rest agrees.
+Two ranks, windows of 2 micro-steps. A branch of the model is used in the first micro-step only, and an old
+release reduced only what the last backward had used. The branch's gradients stay 1 on rank 0 and 2 on rank
+1, instead of 1.5 on both. At a rate of 0.1 this part of the replicas is 0.1 apart after one update, while
+the rest agrees.
 '''
 fix = '''
 Let every gradient go through the reduction, once, after the last backward has added to it.
 
-Hand-written loop: reduce all parameters that the optimizer steps. DDP: keep parameters inside the wrapped
-module, take none out with _ddp_params_and_buffers_to_ignore, and change gradients only after the last
-backward, equally on all ranks. FSDP is not judged: its ranks hold different shards. Trainer, Accelerate,
-Lightning: look for hooks that change gradients on one rank, and for parameters that were added after the
-model was prepared. DeepSpeed is not judged.
+Hand-written loop: Reduce all parameters that the optimizer steps.
+DDP: Keep parameters inside the wrapped module and take none out with _ddp_params_and_buffers_to_ignore.
+  Change gradients only after the last backward, equally on all ranks.
+FSDP: Not judged: its ranks hold different shards.
+Trainer: Look for hooks that change gradients on one rank, and for parameters that were added after the
+  model was wrapped.
+Accelerate: As for Trainer: nothing is added to the model after prepare().
+Lightning: As for Trainer: nothing is added to the model after configure_model().
+DeepSpeed: Not judged: the engine keeps the gradients in buffers of its own.
 '''
 not_a_fault_when = '''
 Attempts whose last micro-step was not reduced belong to ACC501 and ACC502. Where a communication hook
-reduces (the gradient divisor is unknown) nothing is judged. Ranks that no wrapper and no collective of the
-loop brings together are out of scope, and where parameters are averaged instead of gradients (local SGD)
-nothing is judged. Norms are compared among ranks that name the same parameter: an optimizer that is divided
-over the ranks sees other gradients on each. Parameters that each rank holds for itself on purpose, such as
-the experts of an expert parallel layer inside DDP, make the norms differ while the probed slice agrees:
-ignore the rule there.
+reduces, nothing is judged, because the divisor of the gradient is unknown. Ranks that no wrapper and no
+collective of the loop brings together are out of scope, and where parameters are averaged instead of
+gradients (local SGD) nothing is judged. Norms are compared among ranks that name the same parameter: an
+optimizer that is divided over the ranks sees other gradients on each.
+
+Parameters that each rank holds for itself on purpose, such as the experts of an expert parallel layer
+inside DDP, make the norms differ while the probed slice agrees: ignore the rule there.
 '''
 references = [
     "pytorch/pytorch#69031",
@@ -43,7 +50,7 @@ references = [
 ]
 
 [params]
-tolerance = 1e-4
+tolerance = 1e-4  # by how much slices or norms must differ, as a share of the largest
 */
 WITH launches AS (
     SELECT run_id, launch, optimizer, averages_parameters AS averaged
@@ -55,6 +62,7 @@ words AS (
            regexp_replace(word, '^.*Z', '') AS kept,
            regexp_matches(kept, 'A[^bB]*[OX]') AS by_hand,
            contains(regexp_extract(kept, '([^bB]*[FfD][^bB]*)[bB][^FfD]*$', 1), 'F') AS by_wrapper,
+           regexp_matches(kept, 'B[^bB]*$') AS by_schedule,
            -- A clip after the reduction hides from the later norm what the earlier one shows, and a clip on
            -- one rank alone shows in the later one.
            CASE
@@ -71,7 +79,9 @@ norms AS (
            parameter_part,
            bool_and(
                CASE
+                   WHEN parameter_part IS NULL THEN NULL
                    WHEN by_hand THEN TRUE
+                   WHEN wrapper = 'ddp' AND pipeline_size > 1 THEN by_schedule AND gradient_divisor IS NOT NULL
                    WHEN wrapper = 'ddp' AND by_wrapper AND gradient_divisor IS NULL THEN NULL
                    WHEN wrapper = 'ddp' THEN by_wrapper
                    WHEN wrapper IS NULL THEN NULL
@@ -79,7 +89,7 @@ norms AS (
                END
            ) AS reduced,
            -- Ranks that step different parameters have norms of different gradients.
-           min(probe_parameter) IS NOT DISTINCT FROM max(probe_parameter) AS same,
+           (min(probe_parameter) IS NOT DISTINCT FROM max(probe_parameter)) AS same,
            count(grad_norm_before_clip) FILTER (clipped AND grad_norm_before_scope = 'global') AS clip_norms,
            min(grad_norm_before_clip) FILTER (clipped AND grad_norm_before_scope = 'global') AS clip_low,
            max(grad_norm_before_clip) FILTER (clipped AND grad_norm_before_scope = 'global') AS clip_high,

@@ -10,32 +10,46 @@ summary = "replicas of the model hold different parameters"
 why = '''
 Replicas that start equal and apply equal steps stay equal to the last bit. Once they differ, the average of
 their gradients belongs to no model: each replica is moved by gradients that were taken elsewhere.
+
 Checkpoints are usually written by rank 0, so the work of the others is lost or only felt as noise. Whatever
 caused it lies at or before the first update at which the digests differ.
 '''
 example = '''
-Two replicas at 1.00, gradients of 5 and 3, a rate of 0.1. Reduced, both go to 1 - 0.1 * 4 = 0.60. Not
-reduced, they go to 0.50 and 0.70. The digests, 16 hex digits over the bits of all parameters, agree in the
-first case and have nothing in common in the second.
+Two replicas stand at 1.00. The gradients are 5 and 3, the rate is 0.1.
+
+    reduced       both go to 1 - 0.1 * 4 = 0.60
+    not reduced   they go to 0.50 and 0.70
+
+The digests, 16 hex digits over the bits of all parameters, agree in the first case and have nothing in
+common in the second.
 '''
 fix = '''
 Find what differs between the ranks, and broadcast the parameters before going on.
 
-Hand-written loop: reduce all gradients, step all ranks or none, and load the same checkpoint on all. DDP:
-build it after loading, so that it broadcasts rank 0's parameters, and change none by hand afterwards on one
-rank only. FSDP: the same for the replicas of a hybrid mesh. Trainer, Accelerate, Lightning: let them load
-the checkpoint. DeepSpeed: load with load_checkpoint on every rank.
+Hand-written loop: Reduce all gradients, step on all ranks or on none, and load the same checkpoint on all.
+DDP: Build it after loading, so that it broadcasts rank 0's parameters. Change none by hand afterwards on
+  one rank only.
+FSDP: The same for the replicas of a hybrid mesh.
+Trainer: Let it load the checkpoint.
+Accelerate: Load with load_state on every rank.
+Lightning: Let it load the checkpoint, with ckpt_path.
+DeepSpeed: Load with load_checkpoint on every rank.
 '''
 not_a_fault_when = '''
-Shards, tensor parallel parts and pipeline stages are not compared with each other, and sharded parameters
-whose coordinates are unknown are not judged. Replicas that agree again at a later update were loaded anew
-or averaged inside a step: a note. Where the probe shows that parameters are written between the steps and
-no gradients are reduced (local SGD), replicas differ by right until the next average, and are compared
-right after one: not where only some ranks were averaged with each other, and without a wrapper not before
-they agreed once. Where the record shows no reduction at all, only ranks that were equal at two digests or
-more, after updates that changed them, are compared, and the finding is a warning: independent runs are out
-of scope. Devices of different kinds may round the optimizer's arithmetic differently: their replicas differ
-in the last bits, and this rule cannot tell how much.
+Shards, tensor parallel parts and pipeline stages are not compared with each other, and parameters whose
+place in the layout is unknown are not judged. Replicas that agree again at a later update were loaded anew
+or averaged inside a step: a note.
+
+Local SGD lets replicas differ by right until the next average. Where the probe shows that parameters are
+written between the steps and no gradients are reduced, replicas are compared right after an average. They
+are not where only some ranks were averaged with each other, and without a wrapper not before they agreed
+once.
+
+Where the record shows no reduction at all, only ranks that were equal at two digests or more, after updates
+that changed them, are compared, and the finding is a warning. Independent runs are out of scope.
+
+Devices of different kinds may round the optimizer's arithmetic differently. Their replicas differ in the
+last bits, and this rule cannot tell how much.
 '''
 references = [
     "modelscope/FunASR#3472",
@@ -84,6 +98,7 @@ parts AS (
            bool_and(
                shard_rank IS NOT NULL OR (wrapper NOT IN ('fsdp1', 'fsdp2', 'deepspeed-zero3')) IS TRUE
            )
+               AND bool_and(parameter_part IS NOT NULL)
                AND (
                    min(probe_parameter) IS NOT DISTINCT FROM max(probe_parameter)
                    -- Replicas may part the gradients, and each look at a parameter of its own part.

@@ -8,28 +8,33 @@ scope_is_empty = "the ledger holds no attempt of several ranks that reduce toget
 needs = ["microbatches", "wrapper"]
 summary = "ranks accumulated different numbers of micro-steps for the same update"
 why = '''
-An update joins the windows of all ranks. Where these hold different numbers of micro-steps, a loss that
-each rank divides by its own count, or all by the same, gives tokens different weights depending on the rank
-they fell on. With a denominator over all ranks the numbers are right whatever the sizes, and the rule only
-notes that they differ.
+An update joins the windows of all ranks. Where these hold different numbers of micro-steps, and each rank
+divides by its own number or all by the same, a token's weight depends on the rank on which it fell.
+
+With a denominator over all ranks the numbers are right whatever the sizes, and the rule only notes that
+they differ.
 '''
 example = '''
-Rank 0 accumulates 4 micro-steps of 100 tokens and rank 1, at the end of its data, 2. Each divides by its
-own 4 and 2: rank 0's tokens weigh 1/400, rank 1's 1/200, twice as much. Divided by the 600 tokens of both
-ranks (and multiplied by 2 for the average) all weigh 1/600 of the update.
+Rank 0 accumulates 4 micro-steps of 100 tokens; rank 1, at the end of its data, 2. Each takes the mean over
+its own window: rank 0's tokens weigh 1/400, rank 1's 1/200, twice as much. Divided by the 600 tokens of
+both ranks all of them weigh the same.
 '''
 fix = '''
 Divide by the number of valid tokens over all ranks, or give every rank windows of one size.
 
-Hand-written loop: sum the token losses, all_reduce the count. DDP, FSDP: the same, times the number of data
-ranks. Trainer: average_tokens_across_devices. Accelerate: even_batches, or gather the window's count.
-Lightning: equal numbers of batches, or manual optimization with a gathered count. DeepSpeed: equal numbers
-of batches.
+Hand-written loop: Sum the token losses, and all_reduce the count.
+DDP: The same, times the number of data ranks, because DDP averages.
+FSDP: As for DDP, or set the gradient divide factor to 1.
+Trainer: Leave average_tokens_across_devices on.
+Accelerate: Leave even_batches on, or gather the window's count.
+Lightning: Give every rank equally many batches, or use manual optimization with a gathered count.
+DeepSpeed: Give every rank equally many batches.
 '''
 not_a_fault_when = '''
-Windows filled up to a number of tokens differ in micro-steps on purpose. Where the recorded weights show
-that every token counts the same and all together weigh 1, the finding is a note; where weights are unknown
-or wrong, it is a warning. Ranks that do not reduce together are out of scope.
+Windows that are filled up to a number of tokens differ in micro-steps on purpose. Where the recorded
+weights show that every token counts the same, and all together weigh 1, it is a note. Where weights are
+unknown or wrong, it is a warning. Only ranks of the same pipeline stage are compared. Ranks that do not
+reduce together are out of scope, and ranks whose layout is unknown are not judged.
 '''
 references = [
     "pytorch/torchtitan#1842",
@@ -40,7 +45,11 @@ WITH sizes AS (
            launch,
            optimizer,
            attempt_id,
-           bool_or(wrapper <> 'none' OR contains(word, 'A')) AS synchronised,
+           coalesce(pipeline_rank, 0) AS stage,
+           -- Where the layout is unknown, so is which ranks belong together.
+           CASE
+               WHEN bool_and(token_ranks IS NOT NULL) THEN bool_or(wrapper <> 'none' OR contains(word, 'A'))
+           END AS synchronised,
            count(microbatches) AS known,
            min(microbatches) AS smallest,
            max(microbatches) AS largest
@@ -53,10 +62,16 @@ extremes AS (
            s.launch,
            s.optimizer,
            s.attempt_id,
+           s.stage,
            min(u.rank) FILTER (u.microbatches = s.smallest) AS small_rank,
            min(u.rank) FILTER (u.microbatches = s.largest) AS large_rank
     FROM updates AS u
-    JOIN sizes AS s USING (run_id, launch, optimizer, attempt_id)
+    JOIN sizes AS s
+        ON s.run_id = u.run_id
+        AND s.launch = u.launch
+        AND s.optimizer = u.optimizer
+        AND s.attempt_id = u.attempt_id
+        AND s.stage = coalesce(u.pipeline_rank, 0)
     WHERE s.smallest < s.largest
     GROUP BY ALL
 ),
@@ -69,7 +84,7 @@ judged AS (
                AND w.distortion_max <= 1 + 3 * w.tolerance AS right_weights,
            w.distortion_max / nullif(w.distortion_min, 0) AS heavier
     FROM sizes AS s
-    LEFT JOIN extremes AS e USING (run_id, launch, optimizer, attempt_id)
+    LEFT JOIN extremes AS e USING (run_id, launch, optimizer, attempt_id, stage)
     LEFT JOIN windows AS w USING (run_id, launch, optimizer, attempt_id)
     WHERE synchronised IS NOT FALSE
 )

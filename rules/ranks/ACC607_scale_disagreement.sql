@@ -9,37 +9,45 @@ needs = ["grad_scale", "wrapper"]
 explains = ["ACC604", "ACC605"]
 summary = "ranks that reduce together scaled their losses by different factors"
 why = '''
-What is reduced are scaled gradients. Where one rank's scale is twice another's, its tokens count twice in
-the sum, and each rank then divides the sum by its own scale: the replicas take different steps, and none of
-them is the average. A scaler belongs to each process; the scales stay equal only as long as all ranks start
-at the same one and see the same overflows.
+What is reduced are scaled gradients. Where one rank's loss scale is twice another's, its tokens count twice
+in the sum. Each rank then divides the sum by its own scale: the replicas take different steps, and none of
+them is the average.
+
+A scaler belongs to each process. The scales stay equal only as long as all ranks start at the same one and
+see the same overflows.
 '''
 example = '''
-Scales of 65536 on rank 0 and 131072 on rank 1, gradients of 1 and 3. The reduced, scaled average is
-(65536 * 1 + 131072 * 3) / 2 = 229376. Rank 0 divides it by its own scale and steps with 3.5, rank 1 with
-1.75; the average is 2.
+Scales of 65536 on rank 0 and 131072 on rank 1, true gradients of 1 and 3. The reduced, scaled average is
+(65536 * 1 + 131072 * 3) / 2 = 229376. Divided by its own scale, rank 0 steps with 3.5 and rank 1 with 1.75.
+The average is 2.
 '''
 fix = '''
-Let all ranks start at one scale and see one set of overflows.
+Let all ranks start at one scale and see the same overflows.
 
-Hand-written loop: the same init_scale on every rank, the scaler's state in the checkpoint of every rank,
-and the gradients reduced before they are unscaled. DDP: the same; load the scaler's state on all ranks.
-FSDP: ShardedGradScaler. Trainer, Accelerate, Lightning: resume on every rank from the same checkpoint.
-DeepSpeed: load with load_checkpoint on every rank.
+Hand-written loop: Use the same init_scale on every rank, load the scaler's state on every rank, and reduce
+  the gradients before they are unscaled.
+DDP: Load the scaler's state on all ranks.
+FSDP: Use ShardedGradScaler under FSDP1.
+Trainer: Resume on every rank from the same checkpoint.
+Accelerate: Resume with load_state on every rank.
+Lightning: Resume on every rank from the same checkpoint.
+DeepSpeed: Load with load_checkpoint on every rank.
 '''
 not_a_fault_when = '''
 Where the loop itself reduces gradients that are unscaled already, a scale of its own for each rank cancels:
-that is no fault here, and a skip on one rank alone is ACC602. Ranks that do not reduce together are out of
-scope, and where parameters are averaged instead of gradients (local SGD) nothing is judged. Pipeline stages
-are not compared with each other. Scales that agree to one part in a million are equal. A loss scale made by
-hand is no scaler's and is not recorded.
+no fault here. A skip on one rank alone is ACC602.
+
+Ranks that do not reduce together are out of scope. Where the layout is unknown, or parameters are averaged
+instead of gradients (local SGD), nothing is judged. Pipeline stages are not compared with each other.
+Scales that agree to one part in a million are equal. A loss scale made by hand is no scaler's and is not
+recorded.
 '''
 references = [
     "pytorch/pytorch#115710",
 ]
 
 [params]
-tolerance = 1e-6
+tolerance = 1e-6  # by how much the scales must differ, as a share of the larger one
 */
 WITH launches AS (
     SELECT run_id, launch, optimizer, reduces_together AS synchronised, averages_parameters AS averaged

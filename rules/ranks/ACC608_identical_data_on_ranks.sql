@@ -9,33 +9,41 @@ needs = ["data_digest", "wrapper"]
 summary = "ranks that should see different data were given the same"
 why = '''
 Data-parallel ranks share the work: each takes other samples. Where two of them read the same, their
-gradients are copies of each other, the average of both is one of them, and the run costs twice what it
-learns from. The batch is smaller than its name, an epoch takes more steps than it should, and nothing in
-the loss shows it. The usual causes are a loader without a sampler for the ranks, an iterable data set that
-each rank reads from its beginning, and a shuffle that all ranks seed alike on shards that overlap.
+gradients are copies of each other, and the run costs twice what it learns from. The batch is smaller than
+its name, an epoch takes more steps than it should, and nothing in the loss shows it.
+
+The usual causes are a loader without a sampler for the ranks, an iterable data set that each rank reads
+from its beginning, and a shuffle that all ranks seed alike on shards that overlap.
 '''
 example = '''
 Two ranks, a batch of 8 on each, no DistributedSampler. Every window holds the same 8 rows twice: 8
-different rows and not 16. The gradient is that of batch 8, taken at the rate that was chosen for 16, and an
-epoch of 1,000 rows is seen in 125 windows on each rank instead of 63.
+different rows and not 16. The gradient is that of a batch of 8, taken at the rate that was chosen for 16.
+An epoch of 1,000 rows takes 125 windows on each rank instead of 63.
 '''
 fix = '''
 Give each data rank rows of its own, by its rank.
 
-Hand-written loop: DistributedSampler with num_replicas and rank, and set_epoch in each epoch; for an
-iterable data set, split_dataset_by_node or islice(data, rank, None, world_size), and the loader's workers
-too. DDP, FSDP: they do not touch the data. Trainer: do not override get_train_dataloader without sharding.
-Accelerate: prepare the loader. Lightning: leave use_distributed_sampler on. DeepSpeed: pass training_data,
-or a sampler for the data ranks.
+Hand-written loop: Use DistributedSampler with num_replicas and rank, and set_epoch in each epoch. For an
+  iterable data set use split_dataset_by_node or islice(data, rank, None, world_size), and split it over the
+  loader's workers too.
+DDP: It does not touch the data: see the hand-written loop.
+FSDP: It does not touch the data: see the hand-written loop.
+Trainer: Do not override get_train_dataloader without sharding.
+Accelerate: Prepare the loader.
+Lightning: Leave use_distributed_sampler on.
+DeepSpeed: Pass training_data, or a sampler for the data ranks.
 '''
 not_a_fault_when = '''
 Ranks of one tensor, context, sequence or pipeline group share their samples: only ranks with different data
-coordinates are compared. An input that a rank is given again and again within an epoch (a constant
-synthetic batch, a batch of padding, a fixed graph) says nothing. Three windows are needed, and more where
-small data sets that each rank shuffles by itself would meet now and then by chance. Where the model is not
-wrapped, or DDP spans a part of the ranks, ranks may be parts of one model whose coordinates nobody declared,
-and the finding is a note. Ranks that each take their own share of one batch inside the model's forward look
-the same: ignore the rule there. Independent runs in one folder are out of scope.
+coordinates are compared. Independent runs in one folder are out of scope.
+
+An input that a rank is given again and again within an epoch (a constant synthetic batch, a batch of
+padding, a fixed graph) says nothing. The same data must come in three windows, and in more where small data
+sets that each rank shuffles by itself would meet now and then by chance.
+
+Where the model is not wrapped, or DDP spans a part of the ranks, ranks may be parts of one model whose
+coordinates nobody declared: a note. Ranks that each take their own share of one batch inside the model's
+forward look the same: ignore the rule there.
 '''
 references = [
     "stanford-crfm/mistral#194",
@@ -44,7 +52,7 @@ references = [
 ]
 
 [params]
-windows = 3
+windows = 3  # in how many windows, at least, the same data must come
 */
 WITH launches AS (
     SELECT run_id,
@@ -54,8 +62,9 @@ WITH launches AS (
                wrapper <> 'none' OR contains(word, 'A') OR coalesce(probe_parameter_moved, FALSE)
            ) AS synchronised,
            count(data_parallel_rank) = count(*) AS placed,
-           bool_and(wrapper <> 'none' AND (wrapper <> 'ddp' OR gradient_divisor = data_parallel_size)) IS TRUE
-               AS sure
+           bool_and(
+               wrapper <> 'none' AND (wrapper <> 'ddp' OR gradient_divisor IN (data_parallel_size, token_ranks))
+           ) IS TRUE AS sure
     FROM updates
     GROUP BY ALL
     HAVING min(rank) < max(rank)
@@ -115,7 +124,7 @@ meetings AS (
            s.optimizer,
            s.attempt_id,
            s.digest,
-           a.rank AS rank,
+           a.rank,
            b.rank AS other,
            least(a.times, b.times) AS times
     FROM shared AS s

@@ -10,28 +10,35 @@ explains = ["ACC605"]
 summary = "the optimizer has made different numbers of steps on ranks that reduce together"
 why = '''
 The optimizer's own count of steps is part of its arithmetic: Adam divides its averages by 1 - beta^step.
-Ranks whose counts differ hold other moments too, so that equal gradients give them different steps, and the
-replicas part. The first attempt at which the counts differ is the one to look at: a rank skipped, a rank
-stepped alone, or a checkpoint was loaded on some ranks only.
+Ranks whose counts differ hold other moments too. Equal gradients give them different steps, and the
+replicas part.
+
+The first attempt at which the counts differ is the one to look at: a rank skipped, a rank stepped alone, or
+a checkpoint was loaded on some ranks only.
 '''
 example = '''
-A run resumes at update 1000, and rank 0 alone loads the optimizer's state. In the next update its count is
-1001 and that of rank 1 is 1. Rank 1's first step of Adam is the rate times the sign of the gradient, ten
-times and more what rank 0's settled moments give.
+A run resumes at update 1,000, and rank 0 alone loads the optimizer's state. After the next update its count
+is 1,001 and that of rank 1 is 1. Rank 1's first step of Adam is the rate times the sign of the gradient,
+often ten times and more what rank 0's settled moments give.
 '''
 fix = '''
 Give every rank the same state, and let all of them step or none.
 
-Hand-written loop: load the optimizer's state on every rank, and take the decision to skip together. DDP: it
-broadcasts parameters and buffers when it is built, and no optimizer state. FSDP: load sharded states with
-torch.distributed.checkpoint on all ranks. Trainer, Accelerate, Lightning: resume through their own
-checkpoints. DeepSpeed: load_checkpoint on every rank, with load_optimizer_states.
+Hand-written loop: Load the optimizer's state on every rank, and take the decision to skip together.
+DDP: It broadcasts parameters and buffers when it is built, and no optimizer state: load that on every rank.
+FSDP: Load sharded states with torch.distributed.checkpoint on all ranks.
+Trainer: Resume through its own checkpoints.
+Accelerate: Resume with load_state on every rank.
+Lightning: Resume with ckpt_path.
+DeepSpeed: Use load_checkpoint on every rank, with load_optimizer_states.
 '''
 not_a_fault_when = '''
 Counts are compared among ranks whose records name the same parameter: where the optimizer's state is
 divided so that each rank steps parameters of its own (ZeRO, by hand or by torch), some of these may begin
-later than others. Pipeline stages are not compared, nor are ranks that do not reduce together, nor local
-SGD. An optimizer that keeps no count (plain SGD) is not checked.
+later than others.
+
+Pipeline stages are not compared, nor ranks that do not reduce together or whose layout is unknown, nor
+local SGD. An optimizer that keeps no count (plain SGD) is not checked.
 '''
 references = [
     "pytorch/pytorch#113765",

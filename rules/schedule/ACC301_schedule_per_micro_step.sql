@@ -9,38 +9,45 @@ needs = ["events", "scheduler_steps_per_update"]
 explains = ["ACC303", "ACC304", "ACC305"]
 summary = "the learning-rate schedule advances with the micro-steps, not with the updates"
 why = '''
-A scheduler that is stepped after every backward moves G times in an update of G micro-steps. If its numbers
-(warm-up, horizon) were counted in updates, the warm-up is G times too short and the rate reaches its end
-after 1/G of the run; what follows trains at the last rate, often 0, or climbs again on a cosine. If its
-numbers were counted in micro-steps, the run ends as planned, but the schedule changes whenever the
-accumulation does.
+A scheduler that is stepped after every backward moves as often as there are micro-steps in an update.
+
+If its numbers (warm-up, horizon) were counted in updates, the warm-up is too short by that factor, and the
+rate reaches its end early in the run. What follows trains at the last rate, often 0, or climbs again on a
+cosine. If its numbers were counted in micro-steps the run ends as planned, but the schedule changes
+whenever the accumulation count does.
 '''
 example = '''
-A linear decay from 0.1 to 0 over 1,000 updates, G = 4, scheduler.step() after each backward. The schedule
-stands at 4, 8, 12 after the first three updates, and at 1,000 after update 250: three quarters of the run
-train at a rate of 0. A warm-up of 16 updates is over after 4. The mean rate of the run is 0.0125 instead of
-0.05.
+A linear decay from 0.1 to 0 over 1,000 updates, 4 micro-steps an update, and scheduler.step() after each
+backward. The schedule stands at 4, 8, 12 after the first three updates, and at 1,000 after update 250.
+Three quarters of the run train at a rate of 0; the mean rate is 0.0125 instead of 0.05. A warm-up of 16
+updates is over after 4.
 '''
 fix = '''
 Step the scheduler once for each update, after the optimizer's step.
 
-Hand-written loop: move scheduler.step() beside optimizer.step(), under the same condition. DDP, FSDP: the
-same; every rank steps its own scheduler. Trainer: hand over a scheduler that is not prepared; it is stepped
-once for each update, and num_training_steps counts updates. Accelerate: prepare the scheduler, so that it
-holds still inside accumulate(); a prepared one steps num_processes times for each update, so multiply its
-horizon by that number. Lightning: interval "step" counts updates; in manual optimization step it where you
-step the optimizer. DeepSpeed: give the scheduler to initialize() and let the engine step it.
+Hand-written loop: Move scheduler.step() beside optimizer.step(), under the same condition.
+DDP: The same. Every rank steps its own scheduler.
+FSDP: As for DDP.
+Trainer: Hand over a scheduler that is not prepared: it is stepped once for each update. num_training_steps
+  counts updates.
+Accelerate: Prepare the scheduler, so that it holds still inside accumulate(). A prepared one steps
+  num_processes times for each update: multiply its horizon by that number.
+Lightning: Interval "step" counts updates. In manual optimization step it where you step the optimizer.
+DeepSpeed: Give the scheduler to initialize() and let the engine step it.
 '''
 not_a_fault_when = '''
-A scheduler that is fast-forwarded before the first backward (set-up, resume) or after an attempt without
-one, one that is stepped once an epoch (the leftover of a dropped tail may stand before that step) or once a
-validation, one step for each skipped attempt, and as many steps as the contract scheduler_steps_per_update
-allows (Accelerate's prepared scheduler: the number of processes) are no fault. Schedulers whose numbers
-count micro-steps on purpose get a note, and so does every run whose length is unknown. It is an error where
-the declared planned_updates say that the schedule ends before 90 % of the run while the rates do not speak
-against it, where the rate was seen to have arrived at its end (0, or the declared minimum) before 90 % of
-the updates of the record, or where the steps inside the windows are neither one for each update nor one
-for each micro-step: whichever of the two the schedule's numbers count, its pace is another.
+Left out are steps before the first backward (set-up, resume) or after an attempt without one, a scheduler
+that is stepped once an epoch or once a validation, and one step for each skipped attempt. As many steps are
+right as the declared scheduler_steps_per_update allows; for Accelerate's prepared scheduler that is the
+number of processes.
+
+Schedulers whose numbers count micro-steps on purpose get a note, and so does every run whose length is
+unknown.
+
+It is an error in three cases. The declared planned_updates say that the schedule ends before 90 % of the
+run, and the rates do not speak against it. Or the rate was seen at its end (0, or the declared minimum)
+before 90 % of the recorded updates. Or the steps inside the windows are neither one for each update nor one
+for each micro-step, so that the pace is wrong whichever of the two the numbers count.
 '''
 references = [
     "Lightning-AI/pytorch-lightning#1476",
@@ -53,7 +60,7 @@ references = [
 ]
 
 [params]
-share_of_run = 0.9
+share_of_run = 0.9  # a schedule that ends before this share of the run is an error
 */
 WITH contracts AS (
     SELECT run_id,

@@ -10,36 +10,43 @@ explains = ["ACC303"]
 summary = "the scheduler moved although the optimizer's step was skipped"
 why = '''
 A scaler that meets an overflow skips the step and lowers its scale. Where the scheduler is stepped all the
-same, the schedule runs ahead of the updates by one for every skip: a warm-up is cut short by the skips with
-which every scaler begins, and a decay ends before the last update. What says that a step was skipped is
-often wrong: optimizers with a fused kernel skip inside of it, and to the loop, and to the flag of its
-framework, the step looks like any other.
+same, the schedule runs ahead of the updates by one for every skip. A warm-up is cut short by the skips with
+which every scaler begins, and a decay ends before the last update.
+
+What says that a step was skipped is often wrong. Optimizers with a fused kernel skip inside of it, and to
+the loop, and to the flag of its framework, the step looks like any other.
 '''
 example = '''
-A warm-up of 10 updates and a scaler that starts at 65,536 and settles at 256: its first eight attempts are
+A warm-up of 10 updates, and a scaler that starts at 65536 and settles at 256: its first eight attempts are
 skipped. The scheduler stands at 8 when the first update is made, which runs at 0.9 of the peak instead of
-0.1. Over 100,000 updates with one overflow in 2,000 the schedule ends 50 updates early: 0.05 %, hardly worth
-a word.
+0.1.
+
+Over 100,000 updates with one overflow in 2,000 the schedule ends 50 updates early: 0.05 %, hardly worth a
+word.
 '''
 fix = '''
 Step the scheduler only where the optimizer's step was applied.
 
-Hand-written loop: scale = scaler.get_scale(); scaler.step(optimizer); scaler.update(); then step the
-scheduler if scaler.get_scale() >= scale. This also tells the skips inside a fused kernel.
-DDP, FSDP: the same on every rank; the scalers agree, because the reduced gradients do.
-Trainer: it holds the scheduler for skips that it knows of; with fp16 choose an optimizer that is not fused.
-Accelerate: the same; optimizer_step_was_skipped does not know of skips inside a fused kernel.
-Lightning: in manual optimization step the scheduler yourself; automatic optimization steps it on skips too.
-DeepSpeed: let the engine step the scheduler; under torch_autocast with fp16 it does not notice a skip.
+Hand-written loop: Read scale = scaler.get_scale() before scaler.step(optimizer) and scaler.update(). Then
+  step the scheduler if scaler.get_scale() >= scale. This also tells the skips inside a fused kernel.
+DDP: The same on every rank. The scalers agree, because the reduced gradients do.
+FSDP: The same on every rank.
+Trainer: It holds the scheduler for skips that it knows of. With fp16 choose an optimizer that is not fused.
+Accelerate: The same: optimizer_step_was_skipped does not know of skips inside a fused kernel.
+Lightning: Automatic optimization steps the scheduler on skips too. In manual optimization step it yourself.
+DeepSpeed: Let the engine step the scheduler. Under torch_autocast with fp16 it does not notice a skip.
 '''
 not_a_fault_when = '''
-A schedule that holds still on skips passes, and so does one that is set back around them, one that is set to
-an absolute place, one that is stepped once an epoch or a validation, a plateau scheduler that looks at
-losses, and one that counts micro-steps, samples or tokens (declared by schedule_unit, or seen to: ACC301
-speaks of those). Up to 0.1 % of the declared planned_updates, or of 1,000 where none are declared, it is a
-warning: the first skips of a scaler that settles, one overflow now and then. An attempt at a rate of 0, or
-with a gradient of 0, leaves parameters as they are without being skipped; where nothing but the parameters
-says that it was skipped, it is not judged.
+A schedule that holds still on skips passes. So does one that is set back around them or set to an absolute
+place, one that is stepped once an epoch or a validation, and a plateau scheduler that looks at losses. One
+that counts micro-steps, samples or tokens (declared by schedule_unit, or seen to) is a matter of ACC301.
+
+It is a warning as long as these steps are no more than 0.1 % of the declared planned_updates, or of 1,000
+where none are declared: the first skips of a scaler that settles, one overflow now and then. Above that it
+is an error.
+
+An attempt at a rate of 0, or with a gradient of 0, leaves the parameters as they are without being skipped.
+Where nothing but the parameters says that it was skipped, it is not judged.
 '''
 references = [
     "huggingface/accelerate#4242",
@@ -50,8 +57,8 @@ references = [
 ]
 
 [params]
-share = 0.001
-updates = 1000
+share = 0.001  # the share of the planned updates above which it is an error
+updates = 1000  # the number that stands for the planned updates where none are declared
 */
 WITH contracts AS (
     SELECT run_id,

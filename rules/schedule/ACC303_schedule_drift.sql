@@ -9,33 +9,46 @@ needs = ["scheduler_step", "optimizer_update_id"]
 summary = "the scheduler's position moves away from the number of updates"
 why = '''
 A schedule that is stepped with the updates stays a fixed number of steps away from them. Where the distance
-grows, the schedule misses some updates or counts others twice: it never reaches its end, or reaches it
-early, and the run's rates are not those that its numbers say. The cause is often a condition that differs a
-little from the one that steps the optimizer: a short last window, a remainder, an epoch's end.
+grows, the schedule misses some updates or counts others twice. It never reaches its end, or reaches it
+early, and the run's rates are not those that its numbers say.
+
+The cause is often a condition that differs a little from the one that steps the optimizer: a short last
+window, a remainder, an epoch's end.
 '''
 example = '''
-Three epochs of 8 micro-steps, G = 3: windows of 3, 3 and 2, nine updates. The scheduler is stepped where
-the number of the micro-step divides by 3, so the windows of 2 are missed: it stands at 1, 2, 2, 3, 4, 4, 5,
-6, 6 after updates 1 to 9. It moves 2 steps in every 3 updates, a slope of 0.67, and is 3 behind at the end.
-After 30,000 updates a schedule of 30,000 stands at 20,000, and a linear decay still trains at a third of
-its peak.
+Three epochs of 8 micro-steps, 3 micro-steps an update: windows of 3, 3 and 2, nine updates in all. The
+scheduler is stepped where the number of the micro-step divides by 3, so it misses the windows of 2.
+
+    updates      1  2  3  4  5  6  7  8  9
+    scheduler    1  2  2  3  4  4  5  6  6
+
+It moves 2 steps in every 3 updates. After 30,000 updates a schedule of 30,000 stands at 20,000, and a
+linear decay still trains at a third of its peak.
 '''
 fix = '''
 Step the scheduler under the very condition that steps the optimizer.
 
-Hand-written loop: put scheduler.step() directly after optimizer.step(), in the same branch; include the
-short last window. DDP, FSDP: the same on every rank. Trainer: leave the scheduler to it. Accelerate:
-prepare the scheduler and call step() beside the optimizer's; its contract is num_processes steps for each
-update. Lightning: interval "step" with frequency 1; other frequencies count batches and miss short windows.
-DeepSpeed: let the engine step the scheduler.
+Hand-written loop: Put scheduler.step() directly after optimizer.step(), in the same branch, the short last
+  window included.
+DDP: The same on every rank.
+FSDP: The same on every rank.
+Trainer: Leave the scheduler to it.
+Accelerate: Prepare the scheduler and call step() beside the optimizer's. It then steps num_processes times
+  for each update.
+Lightning: Use interval "step" with frequency 1. Other frequencies count batches and miss short windows.
+DeepSpeed: Let the engine step the scheduler.
 '''
 not_a_fault_when = '''
-The rule looks at how the distance changes, never at its size: a scheduler made before the optimizer's first
-step, a fast-forward at resume and a single extra step stay silent. Attempts that were skipped are left out,
-whether the scheduler moved on them (that is ACC302) or not, and so are those before which the loop cleared
-a whole window without a step. A scheduler that is stepped once an epoch, once a validation or every few
-updates does not move with most of the updates and is out of scope, and what happens before its first move
-and after its last (a schedule that has ended) is left out. A position that goes back is a new schedule.
+The rule looks at how the distance changes, never at its size. A scheduler made before the optimizer's first
+step, a fast-forward at resume and a single extra step stay silent. A position that goes back is a new
+schedule. Under 1 % of the horizon, or of the run, it is a warning.
+
+Skipped attempts are left out, whether the scheduler moved on them (ACC302) or not, and so are attempts
+before which the loop cleared a whole window without a step.
+
+A scheduler that is stepped once an epoch, once a validation or every few updates does not move with most of
+the updates: out of scope. What happens before its first move and after its last (a schedule that has ended)
+is left out.
 '''
 references = [
     "Lightning-AI/pytorch-lightning#19774",
@@ -45,7 +58,7 @@ references = [
 ]
 
 [params]
-share = 0.01
+share = 0.01  # the share of the horizon, or of the run, from which on it is an error
 */
 WITH contracts AS (
     SELECT run_id,

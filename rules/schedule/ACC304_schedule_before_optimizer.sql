@@ -9,31 +9,42 @@ needs = ["events", "scheduler_step"]
 summary = "the scheduler was stepped before the optimizer, so the update used the next rate"
 why = '''
 The scheduler's step sets the rate of the update that follows. Stepped between the last backward and the
-optimizer's step, it replaces the rate of this update by the next one: the first rate of the schedule is
-never used, and the whole schedule is one update early. A warm-up that starts at 0 loses that first update,
-a linear decay makes its last update at a rate of 0, and the first skipped attempt of a scaler moves the
-schedule unseen.
+optimizer's step, it replaces the rate of this update by the next one. The first rate of the schedule is
+never used, and the whole schedule is one update early.
+
+A warm-up that starts at 0 loses that first update, and a linear decay makes its last update at a rate of 0.
+The first attempt that a scaler skips moves the schedule unseen.
 '''
 example = '''
-A linear decay over four updates gives 1, 0.75, 0.5, 0.25. Stepped before the optimizer the updates use
-0.75, 0.5, 0.25 and 0: their sum is 1.5 instead of 2.5, and the last update changes nothing but the
-optimizer's state.
+A linear decay over four updates.
+
+    after the optimizer    1, 0.75, 0.5, 0.25, a sum of 2.5
+    before the optimizer   0.75, 0.5, 0.25, 0, a sum of 1.5
+
+The last update changes nothing but the optimizer's state.
 '''
 fix = '''
 Call scheduler.step() after optimizer.step().
 
-Hand-written loop: swap the two lines; with a GradScaler the order is scaler.step(optimizer),
-scaler.update(), scheduler.step(). DDP, FSDP: the same. Trainer: it keeps the order; look at callbacks that
-step the schedule. Accelerate: the same order as by hand. Lightning: automatic optimization keeps the order;
-in manual optimization step the scheduler after optimizer.step(). DeepSpeed: engine.step() steps both in the
-right order: do not step the scheduler yourself.
+Hand-written loop: Swap the two lines. With a scaler the order is scaler.step(optimizer), scaler.update(),
+  scheduler.step().
+DDP: The same.
+FSDP: The same.
+Trainer: It keeps the order. Look at callbacks that step the schedule.
+Accelerate: The same order as by hand.
+Lightning: Automatic optimization keeps the order. In manual optimization step the scheduler after the
+  optimizer.
+DeepSpeed: engine.step() steps both in the right order: do not step the scheduler yourself.
 '''
 not_a_fault_when = '''
-Steps before the first backward (set-up, a fast-forward at resume, an epoch's first batch) are none. A
-scheduler that is set to an absolute position before each step, like step(epoch + i / batches), chooses the
-rate of this very update: where steps leave last_epoch as it was, or where there is none, the rule does not
-judge. The warning that PyTorch itself prints about the order also appears after a first skipped attempt and
-proves nothing.
+Steps before the first backward of a window (set-up, a fast-forward at resume, an epoch's first batch) set
+the rate of that window.
+
+A scheduler that is set to an absolute position before each step, like step(epoch + i / batches), chooses
+the rate of this very update. Where steps leave last_epoch as it was, or where there is none, the rule does
+not judge.
+
+PyTorch's own warning about the order also appears after a first skipped attempt, and proves nothing.
 '''
 references = [
     "huggingface/transformers#11106",

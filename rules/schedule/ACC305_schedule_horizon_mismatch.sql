@@ -9,37 +9,44 @@ needs = ["learning_rate"]
 summary = "the schedule is not as long as the run"
 why = '''
 A schedule is planned for a number of updates. Where the run is longer, its last part trains at a rate of 0,
-or, on a cosine that is followed past its end, at a rate that climbs again. Where the run is shorter, it ends
-while the rate is still high: the low rates in which most of the last gain is made never come. Both follow
-from a horizon that was counted in something else: micro-batches and not updates, one epoch and not all,
-samples of one rank, or the plan of another run.
+or on a cosine at a rate that climbs again. Where the run is shorter, it ends while the rate is still high:
+the low rates, in which most of the last gain is made, never come.
+
+Both follow from a horizon that was counted in something else: micro-batches and not updates, one epoch and
+not all, samples of one rank, or the plan of another run.
 '''
 example = '''
-A linear decay over 8 epochs of 14 micro-batches at an accumulation of 4, planned for 14 * 8 = 112 steps. The
-run has 4 * 8 = 32 updates. It ends at a quarter of the schedule, with a rate of 74 % of the peak where 0 was
-meant.
+A linear decay over 8 epochs of 14 micro-batches, 4 micro-steps an update. It is planned for 14 * 8 = 112
+steps, and the run has 4 * 8 = 32 updates. The last of them stands at position 31 of 112 and runs at 1 -
+31/112 = 72 % of the peak, where nearly 0 was meant.
 '''
 fix = '''
-Count the horizon in optimizer updates: the windows of an epoch, rounded up, times the epochs.
+Count the horizon in updates: the windows of an epoch, rounded up, times the epochs.
 
-Hand-written loop: ceil(len(loader) / accumulation_steps) * epochs; take from it what a resume has done.
-DDP, FSDP: len(loader) of one rank, whose sampler has split the data already.
-Trainer: leave lr_scheduler_type to it, or build the schedule with the max_steps that it logs.
-Accelerate: a prepared scheduler steps num_processes times for each update: multiply the horizon by it.
+Hand-written loop: Use ceil(len(loader) / accumulation_steps) * epochs, and take from it what was done
+  before a resume.
+DDP: Use len(loader) of one rank, whose sampler has split the data already.
+FSDP: As for DDP.
+Trainer: Leave lr_scheduler_type to it, or build the schedule with the max_steps that it logs.
+Accelerate: A prepared scheduler steps num_processes times for each update: multiply the horizon by it.
 Lightning: trainer.estimated_stepping_batches is the number of updates.
 DeepSpeed: total_num_steps counts updates, not micro-steps.
-Megatron: --lr-decay-iters and --train-iters.
 '''
 not_a_fault_when = '''
-Up to 2 % of the schedule, and up to 5 updates, are silent: 16 updates of 45,430, a rate of peak/updates at
-the last linear update, and a few skipped updates that leave the schedule as many steps short. A schedule
-that ends at a minimum above 0 may end early on purpose, and so may one of a declared length of its own.
-Warm restarts, cyclic schedules and whatever else was declared or is known by its class to rise again pass;
-where nothing says what the schedule is, a second rise is a note. A run that has not finished, or
-that ended right after an evaluation, as early stopping does, is told by a note, and an intermediate
-checkpoint's state not at all. The length is known where the schedule was declared
-or its rates, twenty different ones or more, leave no doubt; a line to 0 looks like one to a minimum that
-was not reached, and is a note where neither was declared.
+Up to 2 % of the schedule, and up to 5 updates, are silent: 16 updates of 45,430, or a few skipped updates
+that leave the schedule as many steps short. So is a last linear update at a rate of the peak divided by the
+updates: that schedule is complete.
+
+A schedule that ends at a minimum above 0 may end early on purpose, and so may one of a declared length of
+its own. Warm restarts, cyclic schedules and others that are declared or known to rise again pass; where
+nothing says what the schedule is, a second rise is a note.
+
+A run that has not finished, or that ended right after an evaluation as early stopping does, is a note. The
+state in an intermediate checkpoint is not judged.
+
+The length is known where the schedule was declared, or where its rates, twenty different ones or more,
+leave no doubt. A line to 0 looks like one to a minimum that was not reached: where neither was declared, it
+is a note.
 '''
 references = [
     "huggingface/transformers#35484",
@@ -49,10 +56,10 @@ references = [
 ]
 
 [params]
-share = 0.02
-updates = 5
-floor = 0.01
-rise = 0.05
+share = 0.02  # the share of the schedule by which its end may differ from the run's
+updates = 5  # the number of updates by which they may differ in any case
+floor = 0.01  # a rate below this share of the peak counts as the end of the schedule
+rise = 0.05  # a rate that climbs again to this share of the peak rises
 */
 WITH setups AS (
     SELECT run_id,
@@ -180,7 +187,7 @@ measured AS (
            ) AS ends_far,
            -- A line may as well be one to a minimum above 0, and end there.
            s.schedule = 'linear' AND u.lowest_rate IS NULL
-               AND s.schedule_updates IS DISTINCT FROM coalesce(u.declared_length, u.planned) AS end_assumed
+               AND (s.schedule_updates IS DISTINCT FROM coalesce(u.declared_length, u.planned)) AS end_assumed
     FROM launches AS l
     JOIN setups AS u USING (run_id, launch)
     LEFT JOIN schedules AS s USING (run_id, launch, optimizer)

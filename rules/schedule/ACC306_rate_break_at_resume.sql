@@ -8,45 +8,55 @@ scope_is_empty = "no launch continued an earlier one"
 needs = ["learning_rate"]
 summary = "a resumed launch does not go on with the learning rate at which the run stood"
 why = '''
-A checkpoint that lacks the scheduler, or holds it one step too early, or a scheduler that is built anew from
-rates which it had set already, gives a resumed run another schedule than the one that it began with: it
-starts over, stays one update behind for ever, or decays twice. The loss may show a bump or nothing at all,
-and what was meant to be one training is two.
+A resumed run is meant to go on with its schedule. It gets another one where the checkpoint lacks the
+scheduler, or holds it one step too early, or where the scheduler is built anew from rates that it had set
+already. The schedule then starts over, stays one update behind for ever, or decays twice.
+
+The loss may show a bump or nothing at all, and what was meant to be one training is two.
 '''
 example = '''
-A linear decay from 7e-6 by 1e-6 an update: 7e-6, 6e-6, 5e-6, 4e-6. After the second update the run is
-resumed: with the scheduler saved before its step it uses 6e-6 once more, and all that follows is one update
-late. A scheduler that is built on the loaded optimizer decays from 6e-6 as if that were its peak: at half
-its length the rate is a quarter of the peak and no longer a half.
+A linear decay: the first four updates run at 7e-6, 6e-6, 5e-6 and 4e-6. The run is resumed after the
+second. With a scheduler that was saved before its step, the third update uses 6e-6 once more, and all that
+follow are one update late.
+
+Decayed twice: at half its length a decay stands at 1/2 of the peak. A scheduler that is built anew at that
+point takes the rate that it finds for its peak: 1/2 * 1/2 = 1/4 of the peak.
 '''
 fix = '''
 Save and load the scheduler's state beside the optimizer's, after both have stepped, and build the scheduler
-before loading.
+before loading. A second stage on purpose is declared: audit.declare(peak_learning_rate=...,
+planned_updates=...).
 
-Hand-written loop: scheduler.load_state_dict(...) after it was built on a new optimizer at its initial rate;
-last_epoch of the constructor is the last step made, not the next, and needs initial_lr in the groups.
-DDP, FSDP: the same on every rank.
-Trainer: resume_from_checkpoint with the same number of steps; another max_steps is another schedule.
-Accelerate: prepare and register the scheduler, so that save_state and load_state know of it.
-Lightning: resume with ckpt_path; an epoch's schedule is saved before it steps if the checkpoint is taken
-earlier.
-DeepSpeed: give the scheduler to initialize(), or save a client scheduler in client_state.
-
-A second stage on purpose is declared: audit.declare(peak_learning_rate=..., planned_updates=...).
+Hand-written loop: Build the scheduler on a new optimizer at its initial rate, then call load_state_dict.
+  last_epoch of the constructor is the last step made, not the next, and needs initial_lr in the groups.
+DDP: The same on every rank.
+FSDP: The same on every rank.
+Trainer: Use resume_from_checkpoint with the same number of steps: another max_steps is another schedule.
+Accelerate: Prepare and register the scheduler, so that save_state and load_state know of it.
+Lightning: Resume with ckpt_path. A checkpoint that is taken before the end of an epoch holds an epoch's
+  schedule before its step.
+DeepSpeed: Give the scheduler to initialize(), or save a scheduler of your own in client_state.
 '''
 not_a_fault_when = '''
-The first rate of a launch is compared with the one that the scheduler had ready after the last update before
-it, or with the rate at which an earlier launch did the same update, so a warm restart or a step of the
-schedule that is just due passes. A second stage is none: where peak_learning_rate, planned_updates,
-warmup_updates or min_learning_rate are declared differently, where the class of scheduler or optimizer is
-another one, or where optimizer and schedule both begin anew. A schedule that had come to its end, rates that
-the loop sets by hand, schedules that are stepped before each update, and a jump together with another number
-of ranks or micro-steps are not judged unless updates were done again. A jump that nothing explains may be a
-second stage that was not declared, and a shift by less than 0.1 % of the peak hardly matters: both are
-warnings, and so is a scheduler one step off whose rate is right so far. Only the first parameter group is
-compared. In a log the rates themselves tell the positions, where a schedule is declared or recognised; steps
-that may have been skipped between the last record and the first are no break, and a launch that follows
-another schedule without saying so is a warning.
+The first rate of a launch is compared with the one that the scheduler had ready after the last update
+before it, or with the rate at which an earlier launch did the same update. So a warm restart, or a step of
+the schedule that is just due, passes. Only the first parameter group is compared.
+
+A second stage is no break: peak_learning_rate, planned_updates, warmup_updates or min_learning_rate are
+declared differently, the class of scheduler or optimizer is another one, or optimizer and schedule both
+begin anew.
+
+Not judged, unless updates were done again: a schedule that had come to its end, rates that the loop sets by
+hand, schedules that are stepped before each update, and a jump together with another number of ranks or
+micro-steps.
+
+It is a warning where nothing explains a jump, because it may be a second stage that was not declared. It is
+a warning too where the shift is less than 0.1 % of the peak, or where a scheduler is one step off while the
+rate is right so far.
+
+In a log the rates themselves tell the positions, where a schedule is declared or recognised. Steps that may
+have been skipped between two records are no break. A launch that follows another schedule without saying so
+is a warning.
 '''
 references = [
     "huggingface/transformers#34053",
@@ -58,8 +68,8 @@ references = [
 ]
 
 [params]
-tolerance = 1e-6
-small = 0.001
+tolerance = 1e-6  # by how much two equal rates may differ
+small = 0.001  # a shift below this share of the peak is a warning
 */
 WITH setups AS (
     SELECT run_id,
@@ -142,7 +152,7 @@ resumes AS (
                OR coalesce(
                    n.optimizers[n.optimizer + 1]['class'] <> p.optimizers[n.optimizer + 1]['class'], FALSE
                ) AS new_stage,
-           n.sizes IS DISTINCT FROM p.sizes AS resized
+           (n.sizes IS DISTINCT FROM p.sizes) AS resized
     FROM starts AS n
     LEFT JOIN records AS o
         ON o.run_id = n.run_id
@@ -159,7 +169,7 @@ resumes AS (
     QUALIFY row_number() OVER (
         PARTITION BY n.run_id, n.launch, n.optimizer
         -- A checkpoint may have been taken before or after attempts that were skipped.
-        ORDER BY o.redone, o.launch DESC,
+        ORDER BY o.redone ASC, o.launch DESC,
                  (o.foretells AND abs(o.scheduler_rate - n.learning_rate)
                      <= $tolerance * greatest(abs(o.scheduler_rate), abs(n.learning_rate))) IS TRUE DESC,
                  o.attempt_id DESC
@@ -303,9 +313,11 @@ logged AS (
            n.lag - o.lag AS shift,
            -- Steps between both may have been skipped.
            n.attempt_id - o.attempt_id AS apart,
-           n.declared IS DISTINCT FROM o.declared AS new_stage,
-           (n.schedule, n.length, n.peak, n.warmup) IS DISTINCT FROM (o.schedule, o.length, o.peak, o.warmup)
-               AS another,
+           (n.declared IS DISTINCT FROM o.declared) AS new_stage,
+           (
+               (n.schedule, n.length, n.peak, n.warmup)
+               IS DISTINCT FROM (o.schedule, o.length, o.peak, o.warmup)
+           ) AS another,
            o.schedule AS schedule_before,
            o.length AS length_before,
            o.peak AS peak_before

@@ -10,30 +10,37 @@ summary = "the schedule moves, and the optimizer that steps keeps its rate"
 why = '''
 A scheduler writes its rates into the parameter groups that it was given. Where a wrapper has copied or
 replaced these groups, or another optimizer was built after the scheduler, the scheduler and its logs move
-while the optimizer that really steps keeps the rate it began with: no warm-up, no decay.
+while the optimizer that really steps keeps the rate with which it began: no warm-up, no decay.
 '''
 example = '''
-A decay by 0.9 for each update, from 0.001. After three updates the scheduler says 0.000729 and logs it; the
-inner optimizer still steps at 0.001, 1.37 times as much, and after 22 updates 10 times as much.
+A decay by 0.9 for each update, from 0.001. After three updates the scheduler says 0.001 * 0.9^3 = 0.000729
+and logs it. The inner optimizer still steps at 0.001, 1.37 times as much, and after 22 updates 10 times as
+much.
 '''
 fix = '''
 Build the scheduler on the optimizer that really steps, after all wrapping and loading.
 
-Hand-written loop: create the optimizer, wrap it, load its state, and then create the scheduler on the
-result; after a new optimizer make a new scheduler. DDP: create both after wrapping the model. FSDP: create
-the optimizer after sharding. Trainer: return optimizer and scheduler together from
-create_optimizer_and_scheduler. Accelerate: prepare both in the same call. Lightning: return both from
-configure_optimizers. DeepSpeed: pass the scheduler, or a function that builds it, to initialize().
+Hand-written loop: Create the optimizer, wrap it, load its state, and then create the scheduler on the
+  result. After a new optimizer make a new scheduler.
+DDP: Create both after wrapping the model.
+FSDP: Create the optimizer after sharding, and the scheduler after the optimizer.
+Trainer: Return optimizer and scheduler together from create_optimizer_and_scheduler.
+Accelerate: Prepare both in the same call.
+Lightning: Return both from configure_optimizers.
+DeepSpeed: Pass the scheduler, or a function that builds it, to initialize().
 '''
 not_a_fault_when = '''
-The record is compared only where nothing else touched the rate: a scheduler step or a rate set by hand
-before this step, or a rate set by hand since the last scheduler step, leave the pair out. A rate that
-differs but moves, that followed the schedule earlier in this launch, or that was once changed right after a
-step, is set by hand after the schedule (a lower bound, a dampened warm-up, a constant): that is not judged.
-A launch in which a bound holds the rate from its first update on looks the same as a detached schedule;
-declare min_learning_rate, and the bound is known. A log holds no position of the scheduler: there a schedule
-must be declared whose rate would have changed four times over by the last record, while the log's never did;
-that is a warning, because what was declared may be another run's.
+An update is compared only where nothing else touched the rate: no scheduler step or rate set by hand before
+this step, and no rate set by hand since the last scheduler step.
+
+A rate that differs but moves, that followed the schedule earlier in this launch, or that was once changed
+right after a step, is set by hand after the schedule (a lower bound, a dampened warm-up, a constant): not
+judged. A bound that holds the rate from the first update on looks the same as a detached schedule: declare
+min_learning_rate, and the bound is known.
+
+A log holds no position of the scheduler. There a schedule must be declared whose rate would have changed
+four times over by the last record, while the log's never did. That is a warning, because what was declared
+may be another run's.
 '''
 references = [
     "microsoft/dp-transformers#43",
@@ -43,8 +50,8 @@ references = [
 ]
 
 [params]
-tolerance = 1e-6
-times = 4
+tolerance = 1e-6  # by how much two equal rates may differ
+times = 4  # how many times over the declared rate must change in a log
 */
 WITH bounds AS (
     SELECT run_id,

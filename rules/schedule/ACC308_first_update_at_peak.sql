@@ -10,36 +10,43 @@ summary = "the first update ran at the peak rate although a warm-up was declared
 why = '''
 A warm-up keeps the first updates small while Adam's second moments and the loss are still wild. Where the
 scheduler is created after the first step, or takes effect only with its own first step, the very first
-update runs at the rate that the optimizer was built with, its peak, and only then the warm-up begins. Where
-a schedule lacks its warm-up, or a loaded optimizer brings its old rate along, all of them do. One such
-update at the start can cost a run a good part of what the warm-up was for.
+update runs at the rate with which the optimizer was built, its peak. Only then the warm-up begins. Where a
+schedule lacks its warm-up, or a loaded optimizer brings its old rate along, all of them do.
+
+One such update at the start can cost a run a good part of what the warm-up was for.
 '''
 example = '''
-A peak of 1e-3 and a warm-up of 100 updates, so the first update should run at 1e-5 or 0. It runs at 1e-3,
-a hundred times as much, the second at 2e-5. With Adam, whose first step moves each parameter by about its
-rate, the first update alone moves them as far as the next 13 together.
+A peak of 1e-3 and a warm-up of 100 updates: the first update should run at 1e-5 or 0. It runs at 1e-3, a
+hundred times as much, and the second at 2e-5. Adam's first step moves each parameter by about its rate. So
+the first update alone moves them about as far as the next 13 together, whose rates add up to 1.04e-3.
 '''
 fix = '''
 Have the scheduler in place, with its first rate set, before the first step.
 
-Hand-written loop: build the scheduler before the loop (torch's set the first rate when they are made), or
-set the group's lr before step 1 where you compute it yourself.
-DDP, FSDP: the same, on the optimizer that really steps.
-Trainer: warmup_steps or warmup_ratio together with a scheduler that has a warm-up ("constant" has none).
-Accelerate: prepare the scheduler together with its optimizer.
-Lightning: interval "step", and not "epoch", for a warm-up in updates.
-DeepSpeed: a scheduler in the configuration overrides the optimizer's lr, but for some only after its first
-step: build the optimizer with the first rate of the warm-up.
+Hand-written loop: Build the scheduler before the loop (torch's set the first rate when they are made), or
+  set the group's lr before the first step where you compute it yourself.
+DDP: The same, on the optimizer that really steps.
+FSDP: As for DDP.
+Trainer: Set warmup_steps or warmup_ratio, together with a scheduler that has a warm-up ("constant" has
+  none).
+Accelerate: Prepare the scheduler together with its optimizer.
+Lightning: Use interval "step", and not "epoch", for a warm-up in updates.
+DeepSpeed: A scheduler in the configuration overrides the optimizer's lr, but for some only after its first
+  step: build the optimizer with the first rate of the warm-up.
 '''
 not_a_fault_when = '''
-A first update at 0, or anywhere below the peak, is a warm-up. One of a single update has nothing to show.
-Where the peak was not declared the highest rate up to the end of the warm-up counts as such, so a run that
-has not come that far is not judged unless a lower rate came after the first. A group that rises while
-another stands still is a warm-up too. A warm-up that is declared later than the first update belongs to
-another stage; one counted in something else than updates, or declared for several optimizers at once, is
-not judged. In a log the first record stands for the first update where it lies in the first half of the
-declared warm-up: some logs write the rate that was used and some the next one, and a warm-up of a few steps
-may be over by the first record.
+A first update at 0, or anywhere below the peak, is a warm-up. A warm-up of a single update has nothing to
+show. A group that rises while another stands still is a warm-up too.
+
+Where the peak was not declared, the highest rate up to the end of the warm-up stands for it. A run that has
+not come that far is not judged unless a lower rate came after the first.
+
+A warm-up that is declared later than the first update belongs to another stage. One that is counted in
+something else than updates, or declared for several optimizers at once, is not judged.
+
+In a log the first record stands for the first update, where it lies in the first half of the declared
+warm-up. Some logs write the rate that was used and some the next one, and a warm-up of a few steps may be
+over by the first record.
 '''
 references = [
     "deepspeedai/DeepSpeed#7303",
@@ -48,7 +55,7 @@ references = [
 ]
 
 [params]
-tolerance = 0.01
+tolerance = 0.01  # by how much a rate may differ from the peak and still be it
 */
 WITH declarations AS (
     -- What was declared for the first update; later declarations are another stage's.

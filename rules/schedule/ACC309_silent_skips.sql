@@ -8,35 +8,45 @@ scope_is_empty = "no schedule is declared or recognised whose rates tell positio
 needs = ["learning_rate"]
 summary = "the logged rates show a schedule that moved fewer steps than the log counts"
 why = '''
-A scaler that meets an overflow skips the optimizer's step. Trainers hold the schedule then and count the step
-all the same, and few logs say a word of it. The rate still tells: a schedule with known numbers has each rate
-at one position, and where the counter runs ahead of that position, updates are missing. They cost little when
-they are few; they explain why the last rate is not the planned one, why a resumed run is off by some steps,
-and when the scale was searching.
+A scaler that meets an overflow skips the optimizer's step. Trainers then hold the schedule and count the
+step all the same, and few logs say a word of it.
+
+The rate still tells. A schedule with known numbers has each rate at one position. Where the log's counter
+runs ahead of that position, updates are missing. They cost little when they are few. They explain why the
+last rate is not the planned one, why a resumed run is off by some steps, and when the loss scale was
+searching.
 '''
 example = '''
-A cosine from 1e-4 to 0 over 11,900 steps, logged every ten. At step 4,000 the rate is that of position 4,000,
-at 4,010 that of 4,009, at 11,900 that of 11,896: the run made 11,896 updates and not 11,900, and its last
-rate is 2.8e-11 and not 0.
+A cosine from 1e-4 to 0 over 11,900 steps, logged every ten.
+
+    step 4,000    the rate of position 4,000
+    step 4,010    the rate of position 4,009: one skip since step 4,000
+    step 11,900   the rate of position 11,896: four skips in all
+
+The run made 11,896 updates and not 11,900, and its last rate is 2.8e-11 and not 0.
 '''
 fix = '''
-Where they are few or early, nothing: a scaler finds its scale so. Where not, log the loss scale.
+Where the skips are few or early, do nothing: a scaler finds its scale so. Where not, log the loss scale.
 
-Hand-written loop: log the scale beside the rate, and count an update only where the step was applied.
-DDP, FSDP: the same; all ranks skip together.
-Trainer: global_step counts skipped steps; bf16 has no overflows of this kind.
+Hand-written loop: Log the scale beside the rate, and count an update only where the step was applied.
+DDP: The same. All ranks skip together.
+FSDP: As for DDP.
+Trainer: global_step counts skipped steps. bf16 has no overflows of this kind.
 Accelerate: accelerator.optimizer_step_was_skipped says so for each step.
-Lightning: the precision plugin's scaler holds the scale.
-DeepSpeed: its own log counts skipped steps; where it does, they are known and not told here.
+Lightning: The precision plugin's scaler holds the scale.
+DeepSpeed: Its own log counts skipped steps. Where it does, they are known and not told here.
 '''
 not_a_fault_when = '''
 A distance of 0 or 1 that stays is a version's habit: some write the rate that was used, some the next one.
-A ledger of this program tells every skip itself and is not looked at. Skips that the log tells itself
-(DeepSpeed's skipped, Megatron's skipped iterations, fairseq's overflows) are taken off first. What is
-proved is that the schedule moved less than the counter; a scaler's skip looks so, and so does a scheduler
-that was not stepped for another reason. Where the rate is flat, or printed with too few digits to tell two
-positions apart, the step at which it happened is only known to lie between two others. A schedule that was
-neither declared nor recognised without doubt, or that counts something else than updates, is not judged.
+A ledger of this program tells every skip itself and is not looked at. Skips that a log tells itself
+(DeepSpeed's skipped, Megatron's skipped iterations, fairseq's overflows) are taken off first.
+
+What is proved is that the schedule moved less than the counter. A scaler's skip looks so, and so does a
+scheduler that was not stepped for another reason. Where the rate is flat, or printed with too few digits to
+tell two positions apart, only two records are known between which it happened.
+
+A schedule that was neither declared nor recognised without doubt, or that counts something else than
+updates, is not judged.
 '''
 references = [
     "huggingface/transformers#11144",
@@ -45,7 +55,7 @@ references = [
 ]
 
 [params]
-listed = 6
+listed = 6  # how many places the message lists
 */
 WITH told AS (
     SELECT p.run_id,
@@ -107,7 +117,7 @@ SELECT k.run_id,
                || 'scaler skips: at step {:,} the {} schedule{} stands at {:,}{}',
                k.skipped::BIGINT,
                CASE WHEN k.skipped = 1 THEN 'skip' ELSE 'skips' END,
-               array_to_string(k.told_at[:$listed::BIGINT], ', '),
+               array_to_string(list_slice(k.told_at, 1, $listed::BIGINT), ', '),
                CASE
                    WHEN k.places > $listed
                    THEN format(' and in {:,} more places', (k.places - $listed)::BIGINT)

@@ -11,40 +11,45 @@ why = '''
 The weight decay lies in the optimizer's parameter groups beside the rate, and is lost and restored with
 them. A resumed run whose groups come from the code and not from the checkpoint, or the other way round,
 decays what it did not before, biases and norms among it, or nothing at all. A schedule that is restored in
-the wrong order gives the first update after a resume the decay of the constructor. The loss shows it late:
-the balance of weights and gradients shifts over thousands of updates.
+the wrong order gives the first update after a resume the decay of the constructor.
+
+The loss shows it late: the balance of weights and gradients shifts over thousands of updates.
 '''
 example = '''
-Two groups, decays 0.1 and 0, the second for biases and norms. The resumed script sets both to 0.1: at a rate
-of 3e-4 norms now shrink by a factor of 1 - 3e-4 * 0.1 in each update, by half in 23,000 updates.
+Two groups with decays of 0.1 and 0, the second for biases and norms. The resumed script sets both to 0.1.
+At a rate of 3e-4 the norms now shrink by a factor of 1 - 3e-4 * 0.1 in each update: by half in 23,000
+updates.
 '''
 fix = '''
-Build the groups as before, then load the optimizer's state; change a decay on purpose after loading.
+Build the groups as before, then load the optimizer's state, and change a decay on purpose only after
+loading. A schedule of your own restores all that it has before it writes into the groups.
 
-Hand-written loop: the same function makes the groups in both launches; load_state_dict brings their decays.
-DDP: the same on every rank.
-FSDP: load through the state-dict utilities, which match groups by parameter names.
-Trainer: resume with the same weight_decay; the checkpoint's groups win.
+Hand-written loop: Let the same function make the groups in both launches. load_state_dict brings their
+  decays.
+DDP: The same on every rank.
+FSDP: Load through the state-dict utilities, which match groups by parameter names.
+Trainer: Resume with the same weight_decay: the checkpoint's groups win.
 Accelerate: load_state brings the groups back.
 Lightning: configure_optimizers must give the same groups in the same order.
 DeepSpeed: load_optimizer_states=False takes the groups of the configuration.
-
-A schedule of its own restores all that it has before it writes into the groups.
 '''
 not_a_fault_when = '''
-A decay that follows a schedule moves a little with each update, over a resume too; what is looked for is a
+A decay that follows a schedule moves a little with each update, over a resume too. What is looked for is a
 change five times as large as the one before it. A change that lasts is a milestone inside a launch. One
 update that differs is a fault once or twice in a launch; where it comes back (a decay that is applied every
-so many updates) it is a habit. A second stage is none: other declared numbers, another class of optimizer
-or scheduler, a new optimizer. Where the number of groups or their order has changed, and for single updates
-where not every attempt is recorded, the rule does not judge. A second stage that is not declared looks the
-same as a break.
+so many updates) it is a habit.
+
+A second stage is no break: other declared numbers, another class of optimizer or scheduler, a new
+optimizer. One that is not declared looks the same as a break.
+
+Where the number of groups or their order has changed, and for single updates where not every attempt is
+recorded, the rule does not judge.
 '''
 references = ["NVIDIA/Megatron-LM#7468", "NVIDIA-NeMo/Automodel#3882"]
 
 [params]
-jump = 5
-habit = 3
+jump = 5  # how many times as large as the change before it a change must be
+habit = 3  # so many single updates that differ in a launch are a habit
 */
 WITH launches AS (
     SELECT u.run_id,

@@ -8,40 +8,42 @@ scope_is_empty = "no bounds of the rate were declared"
 needs = ["learning_rate", "peak_learning_rate", "min_learning_rate"]
 summary = "an update ran at a rate outside the bounds that were declared"
 why = '''
-The loop says between which rates it trains, and the optimizer steps at another: the groups of a loaded
-optimizer brought their old rate, a scheduler multiplies a rate that was scaled already, the world size was
-multiplied in twice, a decay runs past its floor. What the configuration and its log say is not what happens.
+The loop says between which rates it trains, and the optimizer steps at another. The groups of a loaded
+optimizer brought their old rate, a scheduler multiplies a rate that was scaled already, the number of ranks
+was multiplied in twice, or a decay runs past its floor. What the configuration and its log say is not what
+happens.
 '''
 example = '''
-A second stage is configured with a peak of 3e-5 and a floor of 2e-5. The checkpoint's optimizer state is
-loaded after the new scheduler was made, and its groups hold the old peak: the first update of the stage runs
-at 3e-4, ten times the peak that was declared.
+A second stage is declared with a peak of 3e-5 and a floor of 2e-5. The checkpoint's optimizer state is
+loaded after the new scheduler was made, and its groups hold the old peak: the first update of the stage
+runs at 3e-4, ten times the declared peak.
 '''
 fix = '''
-Set the rates after everything is loaded, and let one place alone decide them.
+Set the rates after everything is loaded, and let one place alone decide them. Where the rates are right and
+the declaration is not, declare what is meant.
 
-Hand-written loop: load the optimizer's state first, then set each group's lr (and initial_lr) and build the
-scheduler.
-DDP, FSDP: the same on every rank; scale by the number of ranks once, or not at all.
-Trainer: the checkpoint's scheduler state wins over new arguments: resume without it for a new stage.
-Accelerate: load_state brings the old groups back; set the rates after it.
-Lightning: on_load_checkpoint or a callback that sets the groups' lr after the restore.
-DeepSpeed: load_lr_scheduler_states=False for a new schedule; a scheduler of the configuration has bounds of
-its own.
-
-Where the rates are right and the declaration is not, declare what is meant.
+Hand-written loop: Load the optimizer's state first, then set each group's lr (and initial_lr) and build the
+  scheduler.
+DDP: The same on every rank. Scale by the number of ranks once, or not at all.
+FSDP: As for DDP.
+Trainer: The checkpoint's scheduler state wins over new arguments: resume without it for a new stage.
+Accelerate: load_state brings the old groups back: set the rates after it.
+Lightning: Set the groups' lr after the restore, in a callback.
+DeepSpeed: Use load_lr_scheduler_states=False for a new schedule. A scheduler of the configuration has
+  bounds of its own.
 '''
 not_a_fault_when = '''
-The floor holds after the warm-up: up to the declared warmup_updates, or, where none are declared, until the
-rate has once been at the floor or above, lower rates pass or are not judged. With several parameter groups
-an update is outside only if all groups are, those at a rate of 0 left out. Bounds hold from the attempt after
-their declaration on; before it they are unknown. Rates may be off by 0.1 %. With several optimizers it is
-not known whose bounds were declared: not judged. Skipped attempts used no rate.
+The floor holds after the warm-up. Up to the declared warmup_updates lower rates pass. Where none are
+declared, they are not judged until the rate has once been at the floor or above.
+
+With several parameter groups an update is outside only if all groups are, those at a rate of 0 left out.
+Bounds hold from the attempt after their declaration on. Rates may be off by 0.1 %. A skipped attempt used
+no rate. With several optimizers it is not known whose bounds were declared: not judged.
 '''
 references = ["NVIDIA/Megatron-LM#963", "NVIDIA/Megatron-LM#1138", "deepspeedai/DeepSpeed#7303"]
 
 [params]
-tolerance = 0.001
+tolerance = 0.001  # by how much a rate may lie outside the bounds
 */
 WITH declarations AS (
     SELECT run_id,

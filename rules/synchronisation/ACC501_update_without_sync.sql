@@ -12,36 +12,44 @@ why = '''
 DDP reduces gradients only in the backward of a forward that went through its wrapper while synchronisation
 was on. Where every micro-step of a window runs under no_sync, or the last forward goes to the inner module,
 each rank steps on its own gradients. The replicas drift apart from this update on: several separate
-trainings, each on its share of the data, of which one is saved. Nothing fails, and rank 0's loss falls.
-FSDP and engines decide at the backward. Under FSDP2 the optimizer then sees no gradient at all, and the
-model stays as it is.
+trainings, each on its share of the data, of which one is saved.
+
+Nothing fails, and rank 0's loss falls. FSDP, engines and the schedules of pipelines decide at the backward
+instead. Under FSDP2 the optimizer then sees no gradient at all, and the model stays as it is.
 '''
 example = '''
-Two ranks, gradients summed over a window of 5 and 3. Reduced, both step on 4. With all of the window under
-no_sync rank 0 steps on 5 and rank 1 on 3: with a rate of 0.1 their parameters differ by 0.2 after one
-update, and no later reduction takes that back.
+Two ranks gather gradients of 5 and 3 over a window. Reduced, both step on their average, 4. With all of the
+window under no_sync, rank 0 steps on 5 and rank 1 on 3. At a rate of 0.1 their parameters differ by 0.2
+after one update, and no later reduction takes that back.
 '''
 fix = '''
 Let the last micro-step of each window be reduced: forward and backward outside no_sync, through the
 wrapper.
 
-Hand-written loop and DDP: use no_sync for all micro-steps but the last of the window, the short last window
-included; call the wrapper (ddp(x)), never ddp.module(x), for the forward that is trained. FSDP:
-set_requires_gradient_sync(True), or leave no_sync, before the last micro-step. Trainer: an own
-training_step must call the model it is given. Accelerate: use accumulate(model) with the prepared model.
-Lightning: call self(...) or the wrapped module in training_step; in manual optimization leave no_sync
-before the last backward. DeepSpeed: end engine.no_sync() before the boundary, and let the engine's own
-counter decide the boundary.
+Hand-written loop: Use no_sync for all micro-steps but the last of a window, a short last window included.
+  Without a wrapper, all_reduce the gradients before the step.
+DDP: Call the wrapper, ddp(x), and never ddp.module(x), for a forward that is trained.
+FSDP: Leave no_sync, or call set_requires_gradient_sync(True), before the last micro-step.
+Trainer: A training_step of your own must call the model that it is given.
+Accelerate: Use accumulate(model) with the prepared model.
+Lightning: Call self(...) or the wrapped module in training_step. In manual optimization leave no_sync
+  before the last backward.
+DeepSpeed: End engine.no_sync() before the boundary, and let the engine's own counter decide where it is.
 '''
 not_a_fault_when = '''
-Gradients that the loop itself reduced after the last backward (A in the word) are no fault. Neither is a
-window whose forward was not seen or whose gradients something changed in an unknown way after the last
-backward (it is not judged), a single rank, or an attempt that was skipped. Local SGD averages the
-parameters later instead of the gradients now: where something beside the optimizer moves parameters between
-the steps, or the optimizer's class says so, nothing is judged here, and ACC605 alone speaks. Where digests
-show that the replicas agree again at this update or a later one of the launch, the rule is silent too. A
-run that has not averaged yet cannot be told from a fault. Old releases of PyTorch reduced forwards of the
-inner module too: compare the gradients over ranks there.
+The loop itself reduced the gradients after the last backward; there is a single rank; the attempt was
+skipped.
+
+Not judged: a window whose forward was not seen, and gradients that something changed in an unknown way
+after the last backward.
+
+Local SGD averages the parameters later instead of the gradients now. Where something beside the optimizer
+moves parameters between the steps, or the optimizer's class says so, ACC605 alone speaks. The rule is
+silent too where digests show that the replicas agree again at this update or a later one. A run that has
+not averaged yet cannot be told from the fault.
+
+Old releases of PyTorch reduced forwards of the inner module too: compare the gradients over the ranks
+there.
 '''
 references = [
     "jingyaogong/minimind#853",
@@ -90,7 +98,8 @@ records AS (
            words.bypassed,
            words.reduced_by_hand,
            CASE
-               WHEN u.wrapper = 'ddp' THEN words.unreduced_by_ddp
+               -- A pipeline's schedule runs forwards ahead, and decides at the backward.
+               WHEN u.wrapper = 'ddp' AND (u.pipeline_size > 1) IS NOT TRUE THEN words.unreduced_by_ddp
                WHEN u.wrapper IS NOT NULL THEN words.unreduced_by_others
            END AS unreduced,
            -- Changed by no single factor after the last backward: it may have been a reduction.

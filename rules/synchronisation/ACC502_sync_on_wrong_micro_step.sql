@@ -11,33 +11,41 @@ summary = "an early micro-step was reduced and the last one was not"
 why = '''
 A reduction averages what has been accumulated so far. What is added afterwards stays on its rank. Where the
 reduced micro-step is not the last of the window, the ranks agree on the first part of the gradient and each
-adds the rest of its own: they step on different gradients and drift apart. Under FSDP2 the rest waits for
-the next reduction, and counts in another update than its own. Mostly it is an off-by-one: step % G == 0 is
-the first micro-step of a window, (step + 1) % G == 0 the last.
+adds the rest of its own. They step on different gradients and drift apart. Under FSDP2 the rest waits for
+the next reduction, and counts in another update than its own.
+
+Mostly it is an error by one: step % 4 == 0 is the first micro-step of a window, (step + 1) % 4 == 0 the
+last.
 '''
 example = '''
-Two ranks and windows of 4; rank 0's micro-steps bring 1, 1, 1, 1 to the sum and rank 1's bring 2, 1, 2, 2.
-Reduced in the last micro-step both step on (4 + 7) / 2 = 5.5. Reduced in the first, both have (1 + 2) / 2 =
-1.5 there, then add 3 and 5 of their own: rank 0 steps on 4.5 and rank 1 on 6.5.
+Two ranks and windows of 4. Rank 0's micro-steps bring gradients of 1, 1, 1, 1 and rank 1's 2, 1, 2, 2.
+
+    reduced in the last    both step on (4 + 7) / 2 = 5.5
+    reduced in the first   both have (1 + 2) / 2 = 1.5, then add 3 and 5
+
+In the second case rank 0 steps on 4.5 and rank 1 on 6.5.
 '''
 fix = '''
-Reduce in the last micro-step of the window, counting from 1.
+Reduce in the last micro-step of the window, counted from 1.
 
-Hand-written loop and DDP: enter no_sync where (step + 1) % G != 0 and the batch is not the last of the
-epoch; leave it around forward and backward alike, because DDP decides at the forward. FSDP: the same with
-set_requires_gradient_sync. Trainer: it sets the flag; an own loop inside training_step must not.
-Accelerate: accumulate(model) does it, also for the short last window. Lightning: in manual optimization use
-no_sync with the same condition as the step. DeepSpeed: do not combine engine.no_sync() with the engine's
-own boundary.
+Hand-written loop: Enter no_sync where (step + 1) % accumulation_steps != 0 and the batch is not the last of
+  the epoch.
+DDP: Put no_sync around forward and backward alike, because DDP decides at the forward.
+FSDP: The same with no_sync (FSDP1) or set_requires_gradient_sync (FSDP2).
+Trainer: It sets the flag. A loop of your own inside training_step must not.
+Accelerate: accumulate(model) does it, also for a short last window.
+Lightning: In manual optimization use no_sync with the same condition as the step.
+DeepSpeed: Do not combine engine.no_sync() with the engine's own boundary.
 '''
 not_a_fault_when = '''
-Micro-steps that are all reduced (ACC504) or a reduced last one are right, whatever came before. Forwards
-through the wrapper and around it in one micro-step count as reduced. Gradients that the loop itself reduced
-after the last backward are no fault, and neither are windows whose gradients were cleared after the reduced
-micro-step: only what is kept counts. Gradients that something changed in an unknown way after the last
-backward are not judged. Replicas whose parameters are averaged instead (local SGD) are not judged where
-something beside the optimizer moves parameters or the optimizer's class says so, and silent where digests
-show that they agree.
+The last micro-step is reduced: the update is right, whatever came before (ACC504 speaks of the cost).
+Forwards through the wrapper and around it in one micro-step count as reduced. The loop itself reduced the
+gradients after the last backward. Gradients that were cleared after the reduced micro-step are gone: only
+what is kept counts.
+
+Gradients that something changed in an unknown way after the last backward are not judged. Replicas whose
+parameters are averaged instead (local SGD) are not judged where something beside the optimizer moves
+parameters or the optimizer's class says so; the rule is silent where digests show that they agree again.
 '''
 references = [
     "modelscope/FunASR#3472",
@@ -82,12 +90,14 @@ records AS (
            u.microbatches,
            -- It keeps what was not reduced from the optimizer, so that replicas agree all the same.
            u.wrapper = 'fsdp2' AS held_back,
+           coalesce(u.pipeline_size > 1, FALSE) AS pipelined,
            words.reduced_by_hand,
            CASE
-               WHEN u.wrapper = 'ddp' THEN words.early_by_ddp
+               -- A pipeline's schedule runs forwards ahead, and decides at the backward.
+               WHEN u.wrapper = 'ddp' AND NOT pipelined THEN words.early_by_ddp
                WHEN u.wrapper IS NOT NULL THEN words.early_by_others
            END AS reduced_early,
-           if(u.wrapper = 'ddp', words.after_ddp, words.after_others) AS steps_after,
+           if(u.wrapper = 'ddp' AND NOT pipelined, words.after_ddp, words.after_others) AS steps_after,
            -- Changed by no single factor after the last backward: it may have been a reduction.
            u.token_ranks IS NULL OR (u.grad_rescale IS NULL AND words.changed) AS doubtful
     FROM updates AS u

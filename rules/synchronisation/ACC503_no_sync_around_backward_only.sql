@@ -9,26 +9,33 @@ needs = ["events", "wrapper"]
 summary = "no_sync covers the backward and not the forward, so DDP reduces all the same"
 why = '''
 DDP decides at the forward whether the gradients of its backward will be reduced. A no_sync that is entered
-after the forward changes nothing: every micro-step is reduced. The numbers are right, because reducing
-twice averages what is already equal on all ranks; what is lost is the communication that no_sync was to
-save.
+after the forward changes nothing: every micro-step is reduced.
+
+The numbers are right, because reducing again averages what is already equal on all ranks. What is lost is
+the communication that no_sync was to save.
 '''
 example = '''
-Windows of 4 on 8 ranks, 1 GB of gradients: four reductions of 1 GB an update instead of one. With G = 32 it
-is 32 instead of one, and the run becomes bound by its network.
+Windows of 4 on 8 ranks with 1 GB of gradients: four reductions of 1 GB an update instead of one. With
+windows of 32 it is 32 instead of one, and the run becomes bound by its network.
 '''
 fix = '''
 Enter no_sync before the forward.
 
-Hand-written loop and DDP: put forward, loss and backward of a micro-step into the same with-block. Trainer,
-Accelerate and Lightning cover both; look for an own no_sync. FSDP and DeepSpeed decide at the backward and
-are not judged by this rule.
+Hand-written loop: Put forward, loss and backward of a micro-step into the same with-block.
+DDP: The same: this is DDP's own habit.
+FSDP: Not concerned: it decides at the backward.
+Trainer: It covers both. Look for a no_sync of your own.
+Accelerate: accumulate(model) covers both. Look for a no_sync of your own.
+Lightning: It covers both. In manual optimization enter no_sync before the forward.
+DeepSpeed: Not concerned: it decides at the backward.
 '''
 not_a_fault_when = '''
-A micro-step whose forward and backward agree is silent. Where the last forward was inside no_sync its
-micro-step is not reduced, wherever its backward was: that is ACC501 or ACC502, an error, and this rule is
-silent. Under the rule's own pattern the update is right, and a run that does not wait for its network loses
-nothing.
+Forward and backward of each micro-step agree. Where the last forward was inside no_sync its micro-step is
+not reduced, wherever its backward was: that is ACC501 or ACC502, an error, and this rule is silent.
+
+Stages of a pipeline are left out: their schedule decides at the backward.
+
+The update is right, and a run that does not wait for its network loses nothing: a note and no more.
 '''
 references = [
     "KellerJordan/modded-nanogpt#31",
@@ -43,6 +50,8 @@ WITH reductions AS (
            len(regexp_extract_all(regexp_replace(word, '^.*Z', ''), 'F[^bB]*[bB]')) AS reduced
     FROM windows
     WHERE (wrapper = 'ddp') IS NOT FALSE
+      -- A pipeline's schedule runs forwards ahead, and decides at the backward.
+      AND (pipeline_size > 1) IS NOT TRUE
       AND (token_ranks > 1) IS NOT FALSE
       AND (microbatches > 0) IS NOT FALSE
 )

@@ -13,22 +13,30 @@ Where earlier micro-steps are reduced too, the result is the same up to rounding
 multiplied.
 '''
 example = '''
-Two ranks accumulate 1 + 1 and 2 + 2. Reduced once at the end: (2 + 4) / 2 = 3. Reduced in both micro-steps:
-1.5 on both after the first, then 1.5 + 1 and 1.5 + 2, and (2.5 + 3.5) / 2 = 3 again. Twice the traffic for
-the same number.
+Two ranks accumulate 1 + 1 and 2 + 2.
+
+    reduced once, at the end   (2 + 4) / 2 = 3
+    reduced in both            1.5 on both, then (1.5 + 1 + 1.5 + 2) / 2 = 3
+
+Twice the traffic for the same number.
 '''
 fix = '''
 Run all micro-steps but the last of a window under no_sync.
 
-Hand-written loop and DDP: with model.no_sync() around forward and backward where the micro-step is not the
-last. Trainer: it does so by itself. Accelerate: use accumulate(model), and leave sync_each_batch off.
-Lightning: automatic optimization does so; in manual optimization use no_sync. FSDP and DeepSpeed are not
-judged: there a reduction in each micro-step saves memory.
+Hand-written loop: Put model.no_sync() around forward and backward where the micro-step is not the last.
+DDP: The same.
+FSDP: Not concerned: there a reduction in each micro-step saves memory.
+Trainer: It does so by itself.
+Accelerate: Use accumulate(model), and leave sync_each_batch off.
+Lightning: Automatic optimization does so. In manual optimization use no_sync.
+DeepSpeed: Not concerned: there a reduction in each micro-step saves memory.
 '''
 not_a_fault_when = '''
-Windows of one micro-step, a single rank, and wrappers other than DDP are silent. Two forwards before one
-backward are one micro-step. Whoever cannot use no_sync (a static graph, memory, a model whose forward must
-be reduced) or whose network is idle anyway may ignore the rule: the update is right.
+Windows of one micro-step, a single rank, wrappers other than DDP, and stages of a pipeline are silent. Two
+forwards before one backward are one micro-step.
+
+The update is right: a note and no more. Where no_sync cannot be used (a static graph, memory, a model whose
+forward must be reduced), or the network is idle anyway, ignore the rule.
 '''
 references = [
     "karpathy/nanochat#33",
@@ -42,6 +50,8 @@ WITH reductions AS (
            len(regexp_extract_all(kept, 'F[^bB]*B')) AS reduced
     FROM windows
     WHERE (wrapper = 'ddp') IS NOT FALSE
+      -- A pipeline's schedule runs forwards ahead, and decides at the backward.
+      AND (pipeline_size > 1) IS NOT TRUE
       AND (token_ranks > 1) IS NOT FALSE
       AND (microbatches > 1) IS NOT FALSE
 )

@@ -10,35 +10,45 @@ explains = ["ACC604", "ACC605"]
 summary = "the ranks stepped on different gradients although the wrapper should have reduced them"
 why = '''
 After the last backward of a window every replica should hold the same gradient. The record keeps a slice of
-it from each rank, and the slices differ: all of it, or the part of some micro-step, was never reduced,
-whatever the flags say. Each replica takes a step of its own and they drift apart, while rank 0's loss falls
-as it should.
+it from each rank, and the slices differ. All of it, or the part of some micro-step, was never reduced,
+whatever the flags say.
+
+Each replica takes a step of its own and they drift apart, while rank 0's loss falls as it should.
 '''
 example = '''
-Two ranks, a window of two. In the second micro-step one loss goes through DDP and another through the inner
-module, with a backward each. The flags show a reduced last micro-step; the second loss stays local. The
-slices are 4.0 and 4.6 on rank 0 and 4.0 and 5.1 on rank 1: 10 % apart.
+Two ranks, a window of two micro-steps. In the second, one loss goes through DDP and another through the
+inner module, with a backward each. The flags show that the last micro-step was to be reduced, but the
+second loss stays local.
+
+    rank 0   a slice of 4.0, 4.6
+    rank 1   a slice of 4.0, 5.1
+
+The largest difference is 0.5, 9.8 % of the largest entry, 5.1.
 '''
 fix = '''
 Let every gradient go through the reduction, once, after the last backward has added to it.
 
-Hand-written loop and DDP: one backward in the last micro-step, through the wrapper, outside no_sync; no
-parameter that DDP was told to ignore; no gradient that a hook changes after the reduction.
-FSDP: leave set_requires_gradient_sync and set_requires_all_reduce on in the last micro-step; an FSDP1 mesh
-of one shard may reduce nothing.
-Trainer, Accelerate: train with the prepared model.
-Lightning: leave no_sync before the last backward.
-DeepSpeed: leave engine.no_sync() before the boundary. Under ZeRO each rank keeps the gradients of its own
-part, and nothing is compared.
+Hand-written loop: One backward in the last micro-step, through the wrapper and outside no_sync. No hook
+  changes a gradient after the reduction.
+DDP: The same, with no parameter that DDP was told to ignore.
+FSDP: Leave set_requires_gradient_sync and set_requires_all_reduce on in the last micro-step. An FSDP1 mesh
+  of one shard may reduce nothing.
+Trainer: Train with the model that the Trainer prepared.
+Accelerate: Train with the prepared model.
+Lightning: Leave no_sync before the last backward.
+DeepSpeed: Leave engine.no_sync() before the boundary. Under ZeRO each rank keeps the gradients of its own
+  part, and nothing is compared.
 '''
 not_a_fault_when = '''
-Local SGD averages parameters and not gradients: where parameters move between the steps, where the
-optimizer's class says so, or where digests agree again at this update or a later one, nothing is judged,
-and ACC605 alone speaks. Neither are gradients that a communication hook or the loop itself reduces (A in
-the word), or that something changed in an unknown way after the last backward, shards whose coordinates are
-unknown, ranks with different loss scales, or ranks that are a window apart. Parameters that each rank holds
-for itself on purpose, as an expert does, look the same where the polled one is among them: ignore the rule
-there.
+Local SGD averages parameters and not gradients. Where parameters move between the steps, where the
+optimizer's class says so, or where digests agree again at this update or a later one, ACC605 alone speaks.
+
+Not judged: gradients that a communication hook or the loop itself reduces, or that something changed in an
+unknown way after the last backward; shards whose coordinates are unknown; ranks with different loss scales;
+ranks that are a window apart.
+
+Parameters that each rank holds for itself on purpose, as an expert does, look the same where the probed one
+is among them: ignore the rule there.
 '''
 references = [
     "verl-project/verl#7493",
@@ -47,7 +57,7 @@ references = [
 ]
 
 [params]
-tolerance = 1e-4
+tolerance = 1e-4  # the share of its largest entry by which the slice must differ between ranks
 */
 WITH agreements AS (
     SELECT run_id,

@@ -8,32 +8,37 @@ scope_is_empty = "no window of several micro-steps ran under FSDP with shards"
 needs = ["events", "wrapper"]
 summary = "micro-steps without synchronisation hold the whole gradient on every rank"
 why = '''
-Sharding saves memory because each rank keeps its part of the gradient. A micro-step that is not reduced
-cannot be sharded: until the next reduction each rank holds the gradient of all parameters, as much as
-without sharding. The update is right, and the communication of these micro-steps is saved. What it costs is
-memory, at the very point where a run that shards is short of it; where gradients are offloaded to the CPU,
-these are not.
+Sharding saves memory because each rank keeps its part of the gradient alone. A micro-step that is not
+reduced cannot be sharded: until the next reduction each rank holds the gradient of all parameters, as much
+as without sharding.
+
+The update is right, and the communication of these micro-steps is saved. It costs memory at the very point
+where a run that shards is short of it. Where gradients are offloaded to the CPU, these are not.
 '''
 example = '''
-7 billion parameters on 8 ranks, gradients in fp32: a shard has 3.5 GB, the whole gradient 28 GB. Windows of
-4 under no_sync hold 28 GB on every rank from the first micro-step to the last, and reduce once instead of
+7 billion parameters on 8 ranks, with gradients in fp32: the whole gradient has 28 GB, a shard 3.5 GB.
+Windows of 4 under no_sync hold 28 GB on every rank until the last micro-step, and reduce once instead of
 four times.
 '''
 fix = '''
-Where memory is short, let every micro-step be reduced; where the network is slow, leave it as it is.
+Where memory is short, let every micro-step be reduced. Where the network is slow, leave it as it is.
 
-Hand-written loop: FSDP1: leave out no_sync. FSDP2: leave set_requires_gradient_sync on; under hybrid
-sharding set_requires_all_reduce(False) reduces inside the shard group alone, and holds shards.
-DDP: not concerned, its gradients are whole anyway.
-Trainer, Accelerate: GradientAccumulationPlugin(sync_each_batch=True).
-Lightning: FSDPStrategy enters no_sync while it accumulates; in manual optimization leave it out.
-DeepSpeed: not concerned, its stages from 2 on refuse no_sync.
+Hand-written loop: Leave out no_sync around micro-steps.
+DDP: Not concerned: its gradients are whole anyway.
+FSDP: FSDP1: leave out no_sync. FSDP2: leave set_requires_gradient_sync on; under hybrid sharding
+  set_requires_all_reduce(False) reduces inside the shard group alone, and holds shards.
+Trainer: Set sync_each_batch in accelerator_config's gradient_accumulation_kwargs.
+Accelerate: Use GradientAccumulationPlugin(sync_each_batch=True).
+Lightning: FSDPStrategy enters no_sync while it accumulates. In manual optimization leave it out.
+DeepSpeed: Not concerned: its stages from 2 on refuse no_sync.
 '''
 not_a_fault_when = '''
-It is a choice between memory and communication, and the numbers are right: a note. Windows of one
-micro-step and shards of one rank (NO_SHARD, a mesh that replicates alone) hold nothing more than otherwise.
+It is a choice between memory and communication, and the numbers are right: a note and no more. Windows of
+one micro-step and shards of one rank (NO_SHARD, a mesh that replicates alone) hold nothing more than
+otherwise.
+
 Under FSDP2 with replicas it cannot be told whether gradients wait as a whole or as shards
-(set_requires_all_reduce), and nothing is judged.
+(set_requires_all_reduce): not judged.
 '''
 references = [
     "huggingface/accelerate#2790",

@@ -8,34 +8,43 @@ scope_is_empty = "no launch has 75 updates with a loss"
 needs = ["loss or reported_loss"]
 summary = "from some update on the loss or the gradient norm left its own history and never came back"
 why = '''
-A run that diverges goes on: the loss climbs back to where it began and stays there, or is NaN, and every
+A run that diverges goes on. The loss climbs back to where it began and stays there, or is NaN, and every
 hour after that is lost. A curve that is looked at once a day shows it a day late, and a mean over thousands
-of updates hides it. The update at which it began says which checkpoint is still good, and which batches and
-rates to look at.
+of updates hides it.
+
+The update at which it began says which checkpoint is still good, and which batches and rates to look at.
 '''
 example = '''
 A loss falls from 10.9 to 2.3 over 4,000 updates. At update 4,120 it jumps to 7.6, and none of the 600
-losses after it lies below 7.1: the run has given back more than half of what it had learned. The last good
-checkpoint is one from before update 4,120.
+losses after it lies below 7.1. More than half of what was learned is given back: half would be 2.3 + (10.9
+- 2.3) / 2 = 6.6. The last good checkpoint is one from before update 4,120.
 '''
 fix = '''
 Go back to a checkpoint from before the update that is named, and change something before going on.
 
-Hand-written loop, DDP, FSDP: skip the batches around it, lower the rate, warm up longer, clip the norm of
-the whole gradient; check the norms and the loss scale just before it. Trainer, Accelerate, Lightning: the
-same by learning_rate, warmup and max_grad_norm or gradient_clip_val; use bf16 in place of fp16. DeepSpeed:
-gradient_clipping, and a loss scale that is not at its floor.
+Hand-written loop: Skip the batches around it, lower the rate, warm up longer, or clip the norm of the whole
+  gradient. Look at the norms and the loss scale just before it.
+DDP: The same.
+FSDP: The same.
+Trainer: The same, by learning_rate, warmup_steps and max_grad_norm. Use bf16 in place of fp16.
+Accelerate: The same. Use bf16 in place of fp16.
+Lightning: The same, by gradient_clip_val. Use bf16 in place of fp16.
+DeepSpeed: Set gradient_clipping, and see that the loss scale is not at its floor.
 '''
 not_a_fault_when = '''
-A spike that comes back is none, however high, and nor is a loss that is falling again at the end. A loss
-that grows a little, because the data or the length of the sequences changed, is none: it must give back half
-of all that was learned, stay above that in each of the last 25 records and in the last twentieth of the log,
-and lie six deviations above the best level. A norm is judged beside the loss alone: it must be ten times the
-highest norm before for good while the loss is worse than before. Fewer than 50 records before and 25 after
-prove nothing. Several optimizers with losses of their own (a GAN) are not judged, for they pull against each
-other; nor are losses of both signs, as policies have them; and a loss that never fell has nothing to lose.
-A task that is followed by a harder one in the same run may look the same at first; then the figures say what
-happened, and the cause is yours.
+A spike that comes back is none, however high, and neither is a loss that is falling again at the end, or
+one that grows a little because the data or the length of the sequences changed. The loss must give back
+half of all that was learned, stay above that in each of the last 25 records and in the last twentieth of
+the log, and lie six deviations above the best level.
+
+A norm is judged beside the loss alone: it must stay at ten times the highest norm before, while the loss is
+worse than before. Fewer than 50 records before and 25 after prove nothing.
+
+Several optimizers with losses of their own (a GAN) are not judged, for they pull against each other, and
+neither are losses of both signs, as policies have them. A loss that never fell has nothing to lose.
+
+A task that is followed by a harder one in the same run may look the same at first. Then the figures say
+what happened, and the cause is yours.
 '''
 references = [
     "bigscience-workshop/Megatron-DeepSpeed#57",
@@ -44,12 +53,12 @@ references = [
 ]
 
 [params]
-before = 50
-after = 25
-given_back = 0.5
-deviations = 6
-norm_factor = 10
-not_finite = 5
+before = 50  # how many records must lie before the update
+after = 25  # how many records must lie after it
+given_back = 0.5  # the share of what was learned that must be given back
+deviations = 6  # how many deviations above the best level the loss must lie
+norm_factor = 10  # how many times the highest norm before it the norm must stay
+not_finite = 5  # how many losses at the end that are not finite count as divergence
 */
 WITH losses AS (
     SELECT run_id,

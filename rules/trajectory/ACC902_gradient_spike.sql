@@ -10,29 +10,36 @@ summary = "a single gradient is many times as long as those before it"
 why = '''
 One batch in thousands may give a gradient that is ten or a hundred times as long as all before it: a broken
 sample, a sequence of one repeated token, a number that overflowed. Clipped, the update keeps its direction
-alone; without a clip it moves the parameters by as much as many updates together, and Adam's second moment
-remembers it for a thousand more. A run that survives shows little of it in the loss, so that the batch
-comes back in the next epoch.
+alone. Without a clip it moves the parameters by as much as many updates together, and Adam's second moment
+remembers it for a thousand more.
+
+A run that survives shows little of it in the loss, so that the batch comes back in the next epoch.
 '''
 example = '''
-Fifty norms lie between 3 and 60, their median is 9.2. The next one is 790, 85 times as long, and the one
-after it 27. With a limit of 1.0 that update took 1/790 of its gradient.
+Fifty norms lie between 3 and 60, and their median is 9.2. The next one is 790, 86 times the median, and the
+one after it 27. With a limit of 1.0 that update took 1/790 of its gradient.
 '''
 fix = '''
-Look at the batch of the update that is named, and keep a limit on the norm.
+Look at the batch of the update that is named, and keep a limit on the norm. Where spikes come again, filter
+the data, or lower the rate or Adam's beta2.
 
-Hand-written loop: clip_grad_norm_ before the step, and log the norm that it returns with the samples' ids.
-DDP, FSDP: the norm must be that of the whole gradient; FSDP1 has a method of its own.
-Trainer, Accelerate, Lightning, DeepSpeed: a limit is one argument (max_grad_norm, gradient_clip_val,
-gradient_clipping). Where spikes come again: filter the data, lower the rate or Adam's beta2.
+Hand-written loop: Call clip_grad_norm_ before the step, and log the norm that it returns beside the
+  samples' ids.
+DDP: The same.
+FSDP: The norm must be that of the whole gradient: FSDP1 has a method of its own for it.
+Trainer: The limit is max_grad_norm.
+Accelerate: The limit is an argument of accelerator.clip_grad_norm_.
+Lightning: The limit is gradient_clip_val.
+DeepSpeed: The limit is gradient_clipping in its configuration.
 '''
 not_a_fault_when = '''
-A spike that the clip caught did little harm: this is a note. Norms are long while a run warms up: the first
-30 records of a launch and its declared warm-up are history alone, and a later norm is compared with the
-highest of the history after them. A run whose norms always scatter widely is measured by that: a spike lies
-beyond ten times the median of the 50 records before, and four deviations of their logarithms from it. Norms
-that stay high are no spike but another level (ACC901). Norms of 0, which some logs print for what they
-round, are left out.
+A spike that the clip caught did little harm: this is a note. Norms that stay high are no spike but another
+level: ACC901 speaks of those. Norms of 0, which some logs print for what they round, are left out.
+
+Norms are long while a run warms up: the first 30 records of a launch, and its declared warm-up, serve as
+history alone. A later norm is also compared with the highest of the history after them. A run whose norms
+always scatter widely is measured by that: a spike lies beyond ten times the median of the 50 records before
+it, and four deviations of their logarithms from it.
 '''
 references = [
     "marin-community/marin#1368",
@@ -41,9 +48,9 @@ references = [
 ]
 
 [params]
-factor = 10
-deviations = 4
-history = 30
+factor = 10  # how many times the median before it a spike must be
+deviations = 4  # how many deviations of the logarithms it must lie away
+history = 30  # how many records at the start of a launch are history alone
 */
 WITH norms AS (
     SELECT run_id,

@@ -9,29 +9,37 @@ needs = ["samples or global_valid_tokens_in_update or reported_tokens or reporte
 summary = "from some update on, an update takes more or fewer samples or tokens than before"
 why = '''
 A run that is started again on another number of devices, or with another length of the sequences, often
-goes on with another batch, and nobody meant it: the product of batch size, accumulation and ranks is
-nowhere written down. The rate was chosen for the first batch; a schedule in updates now sees other data; and
-a step in the loss curve, or in its noise, has a cause that is not in the model.
+goes on with another batch. Nobody meant it: the product of batch size, accumulation count and ranks is
+nowhere written down.
+
+The rate was chosen for the first batch. A schedule in updates now sees other data. A step in the loss
+curve, or in its noise, has a cause that is not in the model.
 '''
 example = '''
-Launch 1 ran on 64 ranks with 4 samples and an accumulation of 2: 512 samples an update. Launch 2 goes on at
-update 8,001 on 48 ranks with the same numbers: 384 samples. The last 2,000 updates see a quarter less data
-than planned, at the same rate.
+Launch 1 ran on 64 ranks with 4 samples and 2 micro-steps an update: 64 * 4 * 2 = 512 samples an update.
+Launch 2 goes on at update 8,001 on 48 ranks with the same numbers: 384 samples. From there on each update
+sees a quarter less data, at the same rate.
 '''
 fix = '''
-Decide what an update is to hold, and derive the accumulation from it at each start.
+Decide what an update is to hold, and derive the accumulation count from it at each start.
 
-Hand-written loop, DDP, FSDP: accumulation_steps = samples // (batch_size * world_size), and refuse what does
-not divide. Trainer: set gradient_accumulation_steps by the number of devices. Accelerate, Lightning: the
-same. DeepSpeed: give train_batch_size and the micro batch alone, and let it derive the third. Megatron: the
-global batch size is an argument of its own.
+Hand-written loop: Use samples // (batch_size * world_size), and refuse what does not divide.
+DDP: The same.
+FSDP: The same.
+Trainer: Set gradient_accumulation_steps by the number of devices.
+Accelerate: Set gradient_accumulation_steps by the number of processes.
+Lightning: Set accumulate_grad_batches by the number of devices.
+DeepSpeed: Give train_batch_size and the micro batch alone, and let it derive the third number.
 '''
 not_a_fault_when = '''
 A plan is none: a ramp (Megatron's rampup-batch-size, a warm-up of the batch) shows several sizes one after
-the other and is passed over, and so is a number of accumulation steps that the loop declares anew within a
-launch. A short window at the end of an epoch is a tail and no change. Sizes that scatter are compared by
-their medians: the new level must hold to the end, with 20 records or more on both sides. A second stage with
-another batch, by intention, looks the same in the record: this is a note.
+the other and is passed over, and so is an accumulation count that the loop declares anew within a launch. A
+short window at the end of an epoch is a tail and no change.
+
+Sizes that scatter are compared by their medians. The new level must differ by a tenth and hold to the end,
+with 20 records or more on both sides.
+
+A second stage with another batch, by intention, looks the same in the record: this is a note.
 '''
 references = [
     "Lightning-AI/pytorch-lightning#21534",
@@ -39,8 +47,8 @@ references = [
 ]
 
 [params]
-records = 20
-ratio = 1.1
+records = 20  # how many records must lie on both sides
+ratio = 1.1  # how many times as large the larger size must be
 */
 WITH whole AS (
     SELECT run_id,
@@ -141,4 +149,4 @@ SELECT run_id,
        ) AS message
 FROM judged
 -- More samples have more tokens.
-QUALIFY row_number() OVER (PARTITION BY run_id, optimizer ORDER BY changed DESC, what) = 1
+QUALIFY row_number() OVER (PARTITION BY run_id, optimizer ORDER BY changed DESC, what ASC) = 1

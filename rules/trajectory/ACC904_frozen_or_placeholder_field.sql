@@ -9,31 +9,41 @@ needs = ["grad_norm_before_clip or grad_scale or cumulative_train_tokens or repo
 summary = "a logged field repeats itself where it cannot, or stands for a value that nobody measured"
 why = '''
 A gradient norm that is the same to its last digit for a hundred records, while the loss moves, is not
-measured any more: a tensor that is no longer written to, a value that was kept from the first update, a
-gradient that is no longer computed. Whoever watches it for spikes watches nothing. A loss scale of -1 or a
-token count that stays 0 is what a program prints where it has no number; a dashboard or a sum takes it for
-one.
+measured any more. A tensor is no longer written to, a value was kept from the first update, or a gradient
+is no longer computed. Whoever watches it for spikes watches nothing.
+
+A loss scale of -1, or a token count that stays 0, is what a program prints where it has no number. A
+dashboard or a sum takes it for one.
 '''
 example = '''
 From update 310 on the norm is 1.284759 in 190 records, while the loss takes 190 different values: the loop
-logs a norm that it computed once. A log of 866 records gives total_tokens with 0 in each: counting was
-never switched on, and a cost per token from this log divides by zero.
+logs a norm that it computed once.
+
+A log of 866 records gives total_tokens with 0 in each: counting was never switched on, and a cost per token
+from this log divides by zero.
 '''
 fix = '''
 Log what was measured in this update, or leave the field out.
 
-Hand-written loop: take the value that clip_grad_norm_ returned in this very update; detach and read tensors
-when they are logged. DDP, FSDP: the same on every rank. Trainer, LLaMA-Factory: token counts need
-include_num_input_tokens_seen. Accelerate: gather before logging. Lightning: log in the hook of the step, not
-once. DeepSpeed, Megatron: a scale of -1 means that there is no loss scale, as under bf16; read it as none.
+Hand-written loop: Take the value that clip_grad_norm_ returned in this very update. Detach and read tensors
+  when they are logged.
+DDP: The same on every rank.
+FSDP: The same on every rank.
+Trainer: Token counts need include_num_input_tokens_seen.
+Accelerate: Gather before logging.
+Lightning: Log in the hook of the step, not once.
+DeepSpeed: A loss scale of -1 means that there is none, as under bf16: read it as such.
 '''
 not_a_fault_when = '''
-What may well be constant is not looked at: a rate, a static loss scale, a batch size, the norm after a clip.
-Numbers that a log rounds, or that were computed in bf16, repeat by chance: a field is frozen where 20 records
-on end are equal in at least four digits while another measure took ten different values, and where the
-records around it hardly ever repeat (or the value has six digits that bf16 does not have). A norm of 0.000
-is rounding, or an update that was skipped. A placeholder misleads readers and not the training: it is a
-note.
+What may well be constant is not looked at: a rate, a static loss scale, a batch size, the norm after a
+clip.
+
+Numbers that a log rounds, or that were computed in bf16, repeat by chance. A field is frozen where 20
+records on end are equal in at least four digits while another measure took ten different values. The
+records around it must hardly ever repeat, or the value must have six digits that bf16 does not have. A norm
+of 0.000 is rounding, or an update that was skipped.
+
+A placeholder misleads readers and not the training: it is a note.
 '''
 references = [
     "hiyouga/LlamaFactory#5211",
@@ -42,8 +52,8 @@ references = [
 ]
 
 [params]
-records = 20
-others = 10
+records = 20  # how many records on end must be equal
+others = 10  # how many different values another measure must take meanwhile
 */
 WITH logged AS (
     SELECT run_id,

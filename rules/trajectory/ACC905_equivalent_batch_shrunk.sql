@@ -10,38 +10,41 @@ summary = "tokens weigh so unequally that an update learns from far fewer of the
 why = '''
 Where some tokens weigh much more than others, an update's gradient is about as noisy as one of fewer tokens
 that all weigh the same. That number is Kish's: the square of the sum of the weights over the sum of their
-squares. It says in one figure what unequal denominators cost: the rest of the batch was computed, read from
-disk and reduced over the ranks for little.
+squares.
+
+It says in one figure what unequal denominators cost: the rest of the batch was computed, read from disk and
+reduced over the ranks for little.
 '''
 example = '''
-Two micro-steps of 1 and 9 tokens, each a mean divided by 2. The weights are 1/2 once and 1/18 nine times:
-their sum is 1, the sum of their squares 1/4 + 9/324 = 0.278. The batch of 10 tokens is worth 1/0.278 = 3.6,
-a share of 0.36.
+Two micro-steps of 1 and 9 tokens, each a mean divided by 2. The weights are 1/2 once and 1/18 nine times.
+Their sum is 1, and the sum of their squares 1/4 + 9/324 = 0.278. The batch of 10 tokens is worth 1/0.278 =
+3.6 of them, a share of 0.36.
 '''
 fix = '''
-Give every token of a window the same weight: divide by the window's valid tokens over all ranks.
+Give every token of a window the same weight: divide by the window's valid tokens over all ranks. Or make
+the micro-steps equally long: pack the sequences, or sort them by length within a window.
 
-Hand-written loop: sum the token losses and divide by the count of the window.
-DDP and FSDP: count over all data ranks.
-Trainer: a loss that uses num_items_in_batch.
-Accelerate: gather the window's count, as its guide on accumulation shows.
-Lightning: sums over the window's count in manual optimization.
-DeepSpeed: the same with scale_wrt_gas=False.
-
-Or make the micro-steps equally long: pack the sequences, or sort them by length within a window.
+Hand-written loop: Sum the token losses and divide by the count of the window.
+DDP: Count over all data ranks, and multiply by their number.
+FSDP: As for DDP, or set the gradient divide factor to 1.
+Trainer: Use a loss that divides by num_items_in_batch.
+Accelerate: Gather the window's count, as its guide on accumulation shows.
+Lightning: Use manual optimization, with sums divided by the window's count.
+DeepSpeed: Divide by the window's tokens and call backward(loss, scale_wrt_gas=False).
 '''
 not_a_fault_when = '''
-Weights that are unequal on purpose, such as a coefficient for each data set or a mean for each sequence, cost
-the same share; then the figure is the price of the choice. A share of 0.8 and more is not mentioned.
-Rules about denominators (ACC102, ACC103, ACC106) say where the inequality comes from. Where positions
-within a micro-step weigh differently on purpose (class weights, a mask of weights) the number of tokens is
-no measure, and where loss_unit is declared to be "sample" and rows have several positions it is not the
-unit: neither is judged.
+Weights that are unequal on purpose, such as a coefficient for each data set or a mean for each sequence,
+cost the same share; then the figure is the price of the choice. A share of 0.8 and more is not mentioned.
+Rules about denominators (ACC102, ACC103, ACC106) say where the inequality comes from.
+
+Where positions within a micro-step weigh differently on purpose (class weights, a mask of weights) the
+number of tokens is no measure. Where loss_unit is declared to be "sample" and rows have several positions,
+it is not the unit. Neither is judged.
 '''
 references = ["huggingface/transformers#34191", "verl-project/verl#5625"]
 
 [params]
-share = 0.8
+share = 0.8  # the share of its tokens from which on a batch is worth enough
 */
 WITH per_row AS (
     -- A loss of samples, in which positions were counted.

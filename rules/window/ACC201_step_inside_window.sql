@@ -10,39 +10,48 @@ explains = ["ACC101", "ACC104"]
 summary = "the optimizer stepped before the window was full"
 why = '''
 The optimizer steps on every micro-step, or somewhere in the middle of a window. What was meant as one
-update over G micro-steps becomes several small ones: the later gradients are taken at parameters that have
-already moved, momentum and the second moment of Adam see noisier gradients, weight decay is applied once
-for each, and the schedule, if it follows the steps, runs ahead. The batch is a fraction of what was
-declared.
+update becomes several small ones.
+
+The later gradients are then taken at parameters that have already moved. Momentum and Adam's second moment
+see noisier gradients, weight decay is applied once for each step, and a schedule that follows the steps
+runs ahead. The batch is a fraction of what was declared.
 '''
 example = '''
-f(x) = x^2/2 from x = 2, where the gradient is x. One step of 0.2 gives 2 - 0.2 * 2 = 1.6. Two steps of 0.1
-give 2 - 0.1 * 2 = 1.8 and then 1.8 - 0.1 * 1.8 = 1.62: the second gradient was taken somewhere else.
+Minimise f(x) = x^2/2 from x = 2, where the gradient is x.
+
+    one step of 0.2     2 - 0.2 * 2 = 1.6
+    two steps of 0.1    2 - 0.1 * 2 = 1.8, then 1.8 - 0.1 * 1.8 = 1.62
+
+The second gradient was taken at 1.8 and no longer at 2.
 '''
 fix = '''
 Step only after the last micro-step of a window.
 
-Hand-written loop: `if (i + 1) % G == 0 or i + 1 == len(loader)` around clip, step, schedule and zero_grad.
-DDP: the same condition must also end no_sync.
-FSDP: the same.
-Trainer: keep gradient_accumulation_steps in the arguments, not in a callback that steps.
-Accelerate: step through the prepared optimizer inside accelerator.accumulate(model).
-Lightning: in manual optimization guard opt.step() yourself.
-DeepSpeed: let the engine step; its configured count is the window.
-
-Optimizers that step in a hook of backward (fused backward, layer-wise updates) cannot accumulate: do
-without them, or with G = 1.
+Hand-written loop: Put clip, step, schedule and zero_grad under if (i + 1) % accumulation_steps == 0 or i +
+  1 == len(loader). An optimizer that steps in a hook of backward (fused backward, layer-wise updates)
+  cannot accumulate: do without it, or without accumulation.
+DDP: The same condition must also end no_sync.
+FSDP: As for DDP.
+Trainer: Keep gradient_accumulation_steps in the arguments, and let no callback step.
+Accelerate: Step through the prepared optimizer inside accelerator.accumulate(model).
+Lightning: In manual optimization guard opt.step() yourself.
+DeepSpeed: Let the engine step: its configured count is the window.
 '''
 not_a_fault_when = '''
-One short window is a tail, or a micro-step that was skipped for a non-finite loss; two in a row count only
-where they fit into one window, or where no window of the launch was ever full. A window before which the
-data ended is the first of a new epoch, so epochs shorter than G pass where the dataloader is given to
-attach. Without it an epoch shorter than G looks the same: an error where the weights are wrong as well, a
-note where they are right and no window is a single micro-step, and else a warning. The same holds for G = 2
-beside full windows, where two skipped micro-steps look like a step between. Steps that run a closure
-(LBFGS, SAM), and steps without a backward, are left out, and so is one backward through the summed losses
-of G forwards. Windows that are filled up to a number of tokens have no G: do not declare accumulation_steps
-for them; an inferred G is not judged.
+One short window is a tail, or a micro-step that was skipped for a loss that is not finite. Two in a row
+count only where together they fit into one window, or where no window of the launch was ever full.
+
+A window before which the data ended is the first of a new epoch. So epochs shorter than a window pass where
+the dataloader is given to attach. Without it they look the same as the fault: an error where the weights
+are wrong as well, a note where they are right and no window is a single micro-step, and else a warning.
+With an accumulation count of 2 and full windows beside it is a warning: two skipped micro-steps look like a
+step between.
+
+Left out are steps that run a closure (LBFGS, SAM), steps without a backward, and one backward through the
+summed losses of a window's forwards.
+
+Windows that are filled up to a number of tokens have no accumulation count: do not declare
+accumulation_steps for them. A count that is only inferred from the windows is not judged.
 '''
 references = [
     "jiaweizzhao/GaLore#78",
@@ -67,7 +76,7 @@ pairs AS (
     SELECT *,
            lag(held) OVER attempts AS held_before,
            lag(accumulation_steps) OVER attempts AS steps_before,
-           lag(attempt_id) OVER attempts IS NOT DISTINCT FROM attempt_id - 1 AS paired,
+           (lag(attempt_id) OVER attempts IS NOT DISTINCT FROM attempt_id - 1) AS paired,
            bool_or(held >= accumulation_steps) OVER (PARTITION BY run_id, launch, optimizer) AS some_full
     FROM steps
     WINDOW attempts AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id)

@@ -10,37 +10,43 @@ explains = ["ACC101", "ACC104"]
 summary = "gradients were cleared between the micro-steps of a window"
 why = '''
 zero_grad runs before every micro-step, or once too often in the middle of a window. The gradients gathered
-so far are thrown away, and the step uses those of the last micro-steps alone. The forwards and backwards of
-the others were paid for nothing, the batch is a fraction of what was declared, and a loss that was divided
-by G makes the update that much shorter. The loss is logged for all micro-steps and looks normal.
+so far are thrown away, and the step uses those of the last micro-steps alone.
+
+The other forwards and backwards were paid for nothing. The batch is a fraction of what was declared, and a
+loss that was divided by the accumulation count makes the update that much shorter. The loss is logged for
+all micro-steps and looks normal.
 '''
 example = '''
-G = 4, equal micro-steps with a gradient of 1, every loss divided by 4, zero_grad in each micro-step: the
-step sees 1/4 instead of 4 * 1/4 = 1, and three of four batches have trained nothing.
+4 micro-steps with a gradient of 1 each, every loss divided by 4, and zero_grad in each micro-step. The step
+sees 1/4 instead of 4 * 1/4 = 1, and three of four batches have trained nothing.
 '''
 fix = '''
-Clear gradients once per window: right after the step.
+Clear the gradients once per window: right after the step.
 
-Hand-written loop: move zero_grad under the condition that guards optimizer.step, or to the first micro-step
-  of a window.
-DDP: the same.
-FSDP: the same; ZeRO-like engines clear for themselves.
-Trainer: no zero_grad in compute_loss or in a callback.
-Accelerate: call zero_grad on the prepared optimizer, which does nothing inside a window; model.zero_grad()
+Hand-written loop: Move zero_grad under the condition that guards optimizer.step(), or to the first
+  micro-step of a window.
+DDP: The same.
+FSDP: The same.
+Trainer: Call no zero_grad in compute_loss or in a callback.
+Accelerate: Call zero_grad on the prepared optimizer, which does nothing inside a window. model.zero_grad()
   clears at once.
-Lightning: in manual optimization guard opt.zero_grad().
-DeepSpeed: the engine clears at its boundary; a configured count of 1 makes every backward a boundary.
+Lightning: In manual optimization guard opt.zero_grad().
+DeepSpeed: The engine clears at its boundary. A configured count of 1 makes every backward a boundary.
 '''
 not_a_fault_when = '''
-A tail that is dropped and cleared at the next epoch leaves a whole window: it passes (ACC205 counts it). A
-window that was short before anything was cleared is judged only where a whole one of the launch was cleared
-too. Gradients that another optimizer used before they were cleared (the two sides of a GAN) were not lost.
-A clear after the end of the data belongs to the new epoch. Two passes over the window (sharpness-aware
-minimisation by hand) keep a whole window. Gradients that something changed in an unknown way after the last
-backward are not judged: a loop may add them up in buffers of its own and put the sum back. Steps that run a
-closure are left out. A loop that clears the window when it meets a non-finite gradient shows the same word
-now and then: a warning while fewer than half of the launch's windows do, unless the weights are wrong as
-well.
+A tail that is dropped and cleared at the next epoch leaves a whole window: ACC205 counts it. A clear after
+the end of the data belongs to the new epoch. A window that was short before anything was cleared is judged
+only where a whole one of the launch was cleared too.
+
+Gradients that another optimizer used before they were cleared, as the two sides of a GAN do, were not lost.
+Two passes over a window (sharpness-aware minimisation by hand) keep a whole window. Steps that run a
+closure are left out.
+
+Gradients that something changed in an unknown way after the last backward are not judged: a loop may add
+them up in buffers of its own and put the sum back.
+
+A loop that clears the window when it meets a gradient that is not finite shows the same now and then. It is
+a warning while fewer than half of the launch's windows do so, unless the weights are wrong as well.
 '''
 references = [
     "bytetriper/RAE#67",
@@ -51,7 +57,7 @@ references = [
 ]
 
 [params]
-share = 0.5
+share = 0.5  # the share of a launch's windows from which on it is an error even with right weights
 */
 WITH scope AS (
     SELECT *,

@@ -9,32 +9,37 @@ needs = ["events", "microbatches", "accumulation_steps"]
 explains = ["ACC104", "ACC204"]
 summary = "the gradients of the attempt before were not cleared and count again"
 why = '''
-No zero_grad was seen between two steps. The new gradients are added to those that the last step has already
-used, so old batches count again and again, with gradients of parameters that are long gone. The norm grows
-with every update; with clipping the newest batch is a smaller and smaller part of the step. The loss may
-still fall for a while, as it does with too much momentum.
+Between two steps nothing cleared the gradients. The new ones are added to those that the last step has
+already used. Old batches count again and again, with gradients of parameters that are long gone.
+
+The norm grows with every update, and with clipping the newest batch is a smaller and smaller part of the
+step. The loss may still fall for a while, as it does with too much momentum.
 '''
 example = '''
-A gradient of 1 in every window and SGD at 0.1. Cleared: three updates move the parameter by 0.1 + 0.1 + 0.1
-= 0.3. Never cleared: the gradients are 1, 2 and 3, and it moves by 0.1 + 0.2 + 0.3 = 0.6.
+A gradient of 1 in every window, and SGD with a rate of 0.1. Cleared, three updates move the parameter by
+0.1 + 0.1 + 0.1 = 0.3. Never cleared, the gradients are 1, 2 and 3, and it moves by 0.1 + 0.2 + 0.3 = 0.6.
 '''
 fix = '''
 Clear the gradients after every step.
 
-Hand-written loop: optimizer.zero_grad() right after optimizer.step(), or before the first micro-step of a
-  window, also on the way of a skipped step.
-DDP and FSDP: the same; use the optimizer or the wrapped model, which hold the same parameters.
-Trainer: clears by itself, if training_step and the inner loop are not overridden.
-Accelerate: call zero_grad on the prepared optimizer.
-Lightning: in manual optimization call opt.zero_grad().
-DeepSpeed: the engine clears at its boundary; do not mix it with a torch optimizer of your own over the same
-  parameters.
+Hand-written loop: Call optimizer.zero_grad() right after optimizer.step(), or before the first micro-step
+  of a window; also where a step is skipped.
+DDP: The same. The optimizer and the wrapped model hold the same parameters: either can clear them.
+FSDP: As for DDP.
+Trainer: It clears by itself, if training_step and the inner loop are not overridden.
+Accelerate: Call zero_grad on the prepared optimizer.
+Lightning: In manual optimization call opt.zero_grad().
+DeepSpeed: The engine clears at its boundary. Do not step the same parameters with a torch optimizer of your
+  own beside it.
 '''
 not_a_fault_when = '''
-Gradients cleared in any way, by the model, by the optimizer, by setting them to None or to zero, before or
-after the step, are seen as cleared; so are those cleared after another optimizer has used them. Steps that
-follow each other inside a window without a clear are ACC201. Steps that run a closure are left out. A loop
-that carries gradients over on purpose has no way to say so: ignore the rule there.
+The gradients were cleared in any way: by the model, by the optimizer, by setting them to None or to zero,
+before or after the step, or after another optimizer had used them.
+
+Steps that follow each other inside a window without a clear are ACC201. Steps that run a closure are left
+out.
+
+A loop that carries gradients over on purpose has no way to say so: ignore the rule there.
 '''
 references = ["pytorch/pytorch#47175"]
 */

@@ -8,33 +8,35 @@ scope_is_empty = "no window and no end of a run was seen"
 needs = ["discarded_microbatches"]
 summary = "the last micro-steps of the data were computed and never applied"
 why = '''
-The data ended inside a window, and its gradients were cleared or left lying. The forwards and backwards
-were paid for; their tokens trained nothing. With a new shuffle in every epoch it is a small loss of data;
-without one the same samples are never learnt, and with few batches it can be a good part of an epoch. The
-number of updates is smaller than the batches divided by G, rounded up: a schedule that was planned with
-rounding up does not reach its end.
+The data ended inside a window, and the gradients of this tail were cleared or left lying. Their forwards
+and backwards were paid for, and their tokens trained nothing.
+
+With a new shuffle in every epoch this is a small loss of data. Without one the same samples are never
+learnt, and with few batches it can be a good part of an epoch. A schedule that was planned with the number
+of windows rounded up does not reach its end.
 '''
 example = '''
-Six batches an epoch and G = 4: one update of 4, and 2 of 6 batches are lost in every epoch, a third of the
-data. Three batches and G = 4: no update at all.
+Six batches an epoch, 4 micro-steps an update: one update, and 2 of 6 batches are lost in every epoch, a
+third of the data. With three batches an epoch there is no update at all.
 '''
 fix = '''
-Step at the last batch too, divided by what the window holds, or accept that they are lost.
+Step at the last batch too, divided by what the window holds, or accept that the tail is lost.
 
-Hand-written loop: `or i + 1 == len(loader)` in the step's condition, with the real count as divisor.
-DDP and FSDP: the same on every rank.
-Trainer: steps at the end by itself where the dataset has a length.
-Accelerate: leave sync_with_dataloader on.
-Lightning: automatic optimization steps at the last batch.
-DeepSpeed: the window goes on in the next epoch; at the end of training set the boundary by hand.
-
-Or set drop_last and choose a number of batches that G divides.
+Hand-written loop: Add or i + 1 == len(loader) to the step's condition, with the real count as divisor. Or
+  set drop_last and choose a number of batches that the accumulation count divides.
+DDP: The same on every rank.
+FSDP: The same on every rank.
+Trainer: It steps at the end by itself where the dataset has a length.
+Accelerate: Leave sync_with_dataloader on.
+Lightning: Automatic optimization steps at the last batch.
+DeepSpeed: The window goes on in the next epoch. At the end of training set the boundary by hand.
 '''
 not_a_fault_when = '''
-Dropping a tail is a legitimate choice: this is a note. A run that was interrupted leaves micro-steps behind
-without having dropped them: only a run that finished is judged by what it left. Gradients that another
-optimizer used before they were cleared were not dropped, and neither were whole windows that were cleared
-on purpose (a second pass over the same window).
+Dropping a tail is a legitimate choice: this is a note and no more.
+
+A run that was interrupted leaves micro-steps behind without having dropped them: only a run that finished
+is judged by what it left. Gradients that another optimizer used before they were cleared were not dropped,
+and neither were whole windows that were cleared on purpose (a second pass over the same window).
 '''
 references = [
     "NVIDIA-NeMo/Automodel#2257",
@@ -50,7 +52,7 @@ WITH sharing AS (
 ),
 ends AS (
     SELECT *,
-           EXISTS (
+           EXISTS(
                SELECT 1
                FROM sharing AS s
                WHERE s.run_id = marks.run_id
@@ -68,10 +70,23 @@ SELECT run_id,
        discarded_microbatches > 0
        AND discarded_microbatches < accumulation_steps
        AND microbatches >= accumulation_steps
-       -- Where the data is watched its end lies between the last backward and the clear.
-       AND regexp_matches(
-           word,
-           CASE WHEN data_watched THEN '[bB][^FfDbBoZ]*\|[^FfDbBoZ]*Z' ELSE '[bB][^FfDbBoZ]*Z' END
+       -- Where the data is watched its end lies between the last backward and the clear, or the next pass begins
+       -- there: a loop that fetches whole windows sees the end before the window that it leaves out.
+       AND (
+           regexp_matches(
+               word,
+               CASE WHEN data_watched THEN '[bB][^FfDbBoZ]*\|[^FfDbBoZ]*Z' ELSE '[bB][^FfDbBoZ]*Z' END
+           )
+           OR regexp_matches(word, '[bB][^FfDbBoZ]*Z') AND EXISTS (
+               SELECT 1
+               FROM marks AS m
+               WHERE m.kind = 'epoch_end'
+                 AND m.run_id = windows.run_id
+                 AND m.launch = windows.launch
+                 AND coalesce(m.optimizer, windows.optimizer) = windows.optimizer
+                 AND m.attempt_id = windows.attempt_id - 1
+                 AND m.micro_step_id = windows.micro_step_id - windows.microbatches
+           )
        ) AS fault,
        discarded_microbatches AS observed,
        0 AS expected,

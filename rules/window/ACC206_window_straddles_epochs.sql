@@ -9,35 +9,41 @@ needs = ["events", "microbatches", "epoch"]
 explains = ["ACC104", "ACC106", "ACC204", "ACC504", "ACC802"]
 summary = "a window began in one epoch and ended in the next"
 why = '''
-The data ended inside a window, the gradients were kept, and the next epoch's first batches were added to
-them. Where the loop counts its batches anew in every epoch, such a window holds the rest of one epoch and a
-whole window of the next, divided by the usual number: it is too heavy. Where the count goes on over epochs
-the update is right; only what happens at an epoch's end (an evaluation, a checkpoint, a new shuffle, a step
-of a schedule) finds gradients of the old epoch waiting.
+The data ended inside a window, its gradients were kept, and the first batches of the next epoch were added
+to them.
+
+Where the loop counts its batches anew in every epoch, such a window holds the rest of one epoch and a whole
+window of the next, divided by the usual number: it is too heavy. Where the count goes on over epochs the
+update is right. Only what happens between the epochs (an evaluation, a checkpoint, a step of a schedule)
+finds old gradients waiting.
 '''
 example = '''
-Epochs of 6 batches, G = 4, a step whenever (i + 1) % 4 == 0, and no clear between epochs: batches 5 and 6 of
-the first epoch stay, and the first step of the second adds batches 1 to 4 to them. Six losses divided by 4
-weigh 6/4 = 1.5, in one update of every two.
+Epochs of 6 batches, a step whenever (i + 1) % 4 == 0, and no clear between the epochs. Batches 5 and 6 of
+the first epoch stay, and the first step of the second epoch adds batches 1 to 4 to them. Six losses divided
+by 4 weigh 6/4 = 1.5. From the second epoch on this is every update, because each epoch has one.
 '''
 fix = '''
 End the window with the data, or clear what is left, or count over epochs throughout.
 
-Hand-written loop: `or i + 1 == len(loader)` in the step's condition, divided by what the window holds.
-DDP and FSDP: the same on every rank.
-Trainer: give the dataset a length; without one the rest of an epoch leaks into the next.
-Accelerate: leave sync_with_dataloader on, or turn it off and count over epochs yourself.
-Lightning: automatic optimization ends a window with the data; count by hand in manual optimization.
-DeepSpeed: the engine counts over epochs; let nothing else decide where a window ends.
+Hand-written loop: Add or i + 1 == len(loader) to the step's condition, and divide by what the window holds.
+DDP: The same on every rank.
+FSDP: The same on every rank.
+Trainer: Give the dataset a length. Without one the rest of an epoch leaks into the next.
+Accelerate: Leave sync_with_dataloader on, or turn it off and count over epochs yourself.
+Lightning: Automatic optimization ends a window with the data. In manual optimization count by hand.
+DeepSpeed: The engine counts over epochs: let nothing else decide where a window ends.
 '''
 not_a_fault_when = '''
-A rest that is cleared when the data ends was dropped (ACC205). A loader that fetches ahead sees its end some
-batches early: the window straddles only where the next pass over the data had begun before it ended. Where
-the window has its usual number of micro-steps and weighs 1, as in a loop over an endless stream or under an
-engine that counts over epochs, it is a note: nothing is wrong with the update. It is a warning where the
-weights are unknown, or right with more micro-steps than usual, and an error where they are wrong as well,
-measured by the launch's whole windows within an epoch. Steps that run a closure are left out, and a loop
-whose data the hooks do not watch has no epochs.
+A rest that is cleared when the data ends was dropped: that is ACC205. A loader that fetches ahead sees its
+end some batches early: the window straddles only where the next pass over the data had begun before it
+ended.
+
+It is a note where the window has its usual number of micro-steps and weighs 1, as in a loop over an endless
+stream or under an engine that counts over epochs: nothing is wrong with the update. It is a warning where
+the weights are unknown, or right with more micro-steps than usual. It is an error where they are wrong,
+compared with the launch's whole windows within an epoch.
+
+Steps that run a closure are left out. A loop whose data the hooks do not watch has no epochs.
 '''
 references = [
     "WalkingMeatAxolotl/AnimaLoraStudio#305",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.faults.registry import Fault
 
 FAULT = Fault(
@@ -18,5 +20,30 @@ FAULT = Fault(
         "DeepSpeed": "the engine clips by itself, in its step",
     },
 )
-FAULT.by_demo("torch", "clip-per-micro-step", first=1)
-FAULT.by_demo("DDP", "clip-per-micro-step", first=1)
+LIMIT = {"max_grad_norm": 0.1}
+"""So low that the first call of every window takes effect; a higher one leaves many windows as they are."""
+
+for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):
+    FAULT.by_demo(runtime, "clip-per-micro-step", first=1, settings=LIMIT)
+
+
+@FAULT.on("Lightning", first=1)
+def lightning(folder: str, honest: bool) -> None:
+    from tests.runtimes.lightning import fit
+    from tests.runtimes.rows import EQUAL
+
+    if honest:
+        fit(folder, valid=EQUAL, gradient_clip_val=1.0)
+    else:
+        fit(folder, valid=EQUAL, gradient_clip_val=1.0, callbacks=[_clipping()])
+
+
+def _clipping() -> Any:
+    from torch.nn.utils import clip_grad_norm_
+
+    from tests.runtimes.lightning import library
+
+    def clip(_trainer: Any, module: Any) -> None:
+        clip_grad_norm_(module.parameters(), 1.0)
+
+    return library("lightning.pytorch.callbacks").LambdaCallback(on_after_backward=clip)

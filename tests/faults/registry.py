@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from accumaudit.demo.launching import scenario
+from accumaudit.demo.loop import Loop, Settings
+from accumaudit.demo.registry import against_advice
+from accumaudit.demo.variants import combined
 from tests import faults as folder_of_faults
 from tests.processes import Processes, resolve
-from tests.trainings import train_here
+from tests.trainings import environment
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -27,6 +32,16 @@ RUNTIMES: Final[Mapping[str, int]] = {
     "DeepSpeed": 1,
 }
 """The columns of the scoreboard, and on how many processes a training of each runs where it does not say."""
+
+EQUAL: Final = {"answer_length": 24, "batch_size": 4}
+"""Settings with which all micro-steps have as many tokens, and hardly any two the same rows."""
+
+VARIANTS: Final = {
+    "FSDP1": ("flat-shards",),
+    "FSDP2": ("fully-shard",),
+    "Accelerate": ("tests.runtimes.by_hand:Accelerated",),
+}
+"""What makes the plain loop one of the column: variants of the demo, or loops of the tests' own."""
 
 KINDS: Final[Mapping[str, str]] = {
     "K1": "window size and tail",
@@ -121,10 +136,35 @@ class Fault:
 
         return enter
 
-    def by_demo(self, runtime: str, name: str, *, first: int | None, **how: Any) -> None:
-        """Enter a fault of the demo by its name; `plain` is its twin unless `twin` names another variant."""
-        twin = how.setdefault("twin", "plain")
-        how["arguments"] = {"name": name, "twin": twin, **how.get("arguments", {})}
+    def by_demo(
+        self,
+        runtime: str,
+        loop: str | type[Loop],
+        *,
+        first: int | None,
+        twin: str = "plain",
+        variants: Sequence[str] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        **how: Any,
+    ) -> None:
+        """Enter a fault of the demo by its name, or a loop of the module's own that does one thing otherwise.
+
+        Args:
+            runtime: the column.
+            loop: the fault.
+            first: the first wrong attempt.
+            twin: the variant that the loop is without the fault.
+            variants: what both are besides; where it is not said, what makes the loop one of the column.
+            settings: of both, where they are not those of the fault, or of the twin of a module's own loop.
+            **how: any further field of `Training`.
+        """
+        both = VARIANTS.get(runtime, ()) if variants is None else tuple(variants)
+        named = loop if isinstance(loop, str) else f"{loop.__module__}:{loop.__qualname__}"
+        how["arguments"] = {"name": named, "twin": twin, "variants": both, "settings": dict(settings or {})}
+        told = [twin, *both, *(f"{key}={value}" for key, value in (settings or {}).items())]
+        if isinstance(loop, str) and scenario(loop).settings != scenario(twin).settings:
+            told.append(loop)
+        how["twin"] = "+".join(told)
         self._enter(runtime, first, f"{__name__}:train_demo", how)
 
     def _enter(self, runtime: str, first: int | None, function: str, how: dict[str, Any]) -> None:
@@ -232,13 +272,25 @@ def _modules(package: ModuleType) -> Iterator[tuple[str, ModuleType]]:
 
 
 def train_demo(
-    folder: str, honest: bool, name: str, twin: str, settings: Mapping[str, Any] | None = None
+    folder: str, honest: bool, name: str, twin: str, variants: Sequence[str], settings: Mapping[str, Any]
 ) -> None:
-    """A fault of the demo, or the variant that is its twin, with the same settings and launches."""
-    from accumaudit.demo.launching import scenario
-
-    faulty = scenario(name)
-    chosen = [twin] if honest else [name]
-    own = {key: getattr(faulty.settings, key) for key in faulty.settings.__dataclass_fields__}
+    """A fault of the demo, or a loop of a module's own over its twin; or the twin, told the same."""
+    own = ":" in name
+    faulty = scenario(twin if own else name)
+    chosen = [name] if not honest else []
+    chosen += [twin] if own or honest else []
+    traits = [_loop(one) for one in (*chosen, *variants)]
+    told = {key: getattr(faulty.settings, key) for key in faulty.settings.__dataclass_fields__}
     for launch in range(faulty.launches):
-        train_here(chosen, folder, {**own, **(settings or {})}, hooks=True, launch=launch)
+        with ExitStack() as stack:
+            stack.enter_context(environment(ACCUMAUDIT="1", TORCHELASTIC_RESTART_COUNT=str(launch)))
+            stack.enter_context(against_advice())
+            for trait in traits:
+                stack.enter_context(getattr(trait, "surroundings", nullcontext)())
+            combined(*traits)(Settings(**{**told, **settings}), Path(folder)).train()
+
+
+def _loop(name: str) -> type[Loop]:
+    """Of the demo by its name, or of a module by module:name."""
+    found: type[Loop] = resolve(name) if ":" in name else scenario(name).loop  # type: ignore[assignment]  # a class
+    return found

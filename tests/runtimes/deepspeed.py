@@ -163,6 +163,7 @@ class Loop:
             under engine.no_sync.
         overflow: micro-steps, from 0, whose gradient is infinite.
         cleared: those after which the loop calls engine.zero_grad.
+        divided: what the loop divides the loss by, before the engine does.
     """
 
     def __init__(
@@ -176,6 +177,7 @@ class Loop:
         quiet: bool = False,
         overflow: Sequence[int] = (),
         cleared: Sequence[int] = (),
+        divided: float = 1.0,
     ) -> None:
         self.engine = engine
         made = rows(valid[rank() % len(valid)], seed=rank())
@@ -186,6 +188,7 @@ class Loop:
         self.quiet = quiet
         self.overflow = overflow
         self.cleared = cleared
+        self.divided = divided
         self.made = 0
 
     def train(self) -> None:
@@ -220,6 +223,7 @@ class Loop:
             found: Tensor = self.engine(**batch)
         else:
             found = loss_of(self.engine, batch)
+        found = found / self.divided
         if self.made in self.overflow:
             found.register_hook(lambda gradient: gradient * math.inf)
         return found
@@ -231,7 +235,7 @@ class Loop:
             self.engine.backward(loss, **({"scale_wrt_gas": False} if self.how == "undivided" else {}))
 
 
-LOOP: Final = ("valid", "epochs", "backward", "boundary", "quiet", "overflow", "cleared")
+LOOP: Final = ("valid", "epochs", "backward", "boundary", "quiet", "overflow", "cleared", "divided")
 
 
 def train(folder: str | None, stage: int, **how: Any) -> dict[str, Any]:

@@ -337,6 +337,26 @@ def train(case: str, folder: str, hooks: bool = True) -> dict[str, Any]:
     return {"parameters": digest(trainer.model), "counts": counting.counts}
 
 
+class On(TrainerCallback):
+    """Acts at one event, at one step only or at each."""
+
+    def __init__(self, event: str, action: Callable[..., None], step: int | None = None) -> None:
+        def act(_args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
+            if step in (None, state.global_step):
+                action(**kwargs)
+
+        setattr(self, event, act)
+
+
+def fit(folder: str, *callbacks: TrainerCallback, audit: dict[str, Any] | None = None, **options: Any) -> Any:
+    """Train, recorded in the folder itself, with further callbacks and options of `make_trainer`."""
+    with quiet():
+        watching = [recording(Path(folder), **(audit or {})), *callbacks]
+        trainer = make_trainer(Path(folder), callbacks=watching, **options)
+        trainer.train()
+    return trainer
+
+
 class Gradient(TrainerCallback):
     """Keeps the gradient of the first update, before any clip."""
 

@@ -36,13 +36,18 @@ def library(package: str = PACKAGES[0]) -> Any:
         return importlib.import_module(package)
 
 
+def _falling(optimizer: torch.optim.Optimizer) -> LambdaLR:
+    return LambdaLR(optimizer, lambda step: 1 / (1 + step))
+
+
 def make_module(package: str = PACKAGES[0], **traits: Any) -> Any:
     """A LightningModule that trains the tiny model.
 
     Args:
         package: whose module it is.
-        traits: none_at and overflow_at name batches of the run, from 0; optimizer is a class, schedule
-            what Lightning is told of a scheduler.
+        traits: none_at and overflow_at name batches of the run, from 0; optimizer is a class, scheduler
+            makes one for it, and schedule is what Lightning is told of that; before is called with the
+            module before each loss, and divided is what the step's loss is divided by.
     """
     pl = library(package)
 
@@ -56,7 +61,9 @@ def make_module(package: str = PACKAGES[0], **traits: Any) -> Any:
             number, self.batches = self.batches, self.batches + 1
             if number in traits.get("none_at", ()):
                 return None
-            loss = loss_of(self.model, batch)
+            if (before := traits.get("before")) is not None:
+                before(self)
+            loss = loss_of(self.model, batch) / traits.get("divided", 1)
             return loss * float("inf") if number in traits.get("overflow_at", ()) else loss
 
         def validation_step(self, batch: Any, batch_idx: int) -> Any:
@@ -66,7 +73,7 @@ def make_module(package: str = PACKAGES[0], **traits: Any) -> Any:
             optimizer = traits.get("optimizer", torch.optim.AdamW)(self.model.parameters(), lr=1e-2)
             if "schedule" not in traits:
                 return optimizer
-            scheduler = LambdaLR(optimizer, lambda step: 1 / (1 + step))
+            scheduler = traits.get("scheduler", _falling)(optimizer)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **traits["schedule"]}}
 
     return Tiny()

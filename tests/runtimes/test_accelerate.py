@@ -6,6 +6,7 @@ import gc
 import math
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 import accumaudit
 from accumaudit.hooks import patches
+from tests.loops import read_records
 from tests.processes import Pair
 from tests.recorded import faults, marks, updates, words
 from tests.runtimes.accelerate import Loop, fresh, healthy, train
@@ -337,3 +339,15 @@ def test_a_run_that_is_resumed_goes_on_counting(tmp_path: Path) -> None:
     state = torch.load(tmp_path / "state" / "custom_checkpoint_0.pkl", weights_only=True)
     assert state["optimizers"] == [{"updates": 3, "micro_steps": 8}]
     assert judged(tmp_path / "run").alarms.keys() == {"ACC101", "ACC102"}
+
+
+def test_its_device_mesh_is_the_layout(tmp_path: Path) -> None:
+    with fresh() as accelerator:
+        loop = Loop(accelerator, tmp_path)
+        names, place = ("dp_shard", "cp"), [0, 0]
+        accelerator.state.device_mesh = SimpleNamespace(
+            mesh_dim_names=names, shape=(1, 1), get_coordinate=lambda: place
+        )
+        loop.attach().close()
+    (run,) = [entry for entry in read_records(tmp_path) if entry["record"] == "run"]
+    assert (run["data_parallel_size"], run["context_rank"], run["context_size"]) == (1, 0, 1)

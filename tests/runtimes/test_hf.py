@@ -14,13 +14,13 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import torch
-from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, Trainer
 from transformers.trainer_pt_utils import LabelSmoother
 
 import accumaudit
@@ -33,6 +33,7 @@ from tests.loops import read_records
 from tests.processes import Pair
 from tests.recorded import faults, marks, updates, words
 from tests.runtimes import hf
+from tests.runtimes.hf import On
 
 pytestmark = pytest.mark.slow  # transformers takes seconds to import
 
@@ -53,19 +54,6 @@ WATCHED: Final = [
 def _quiet() -> Iterator[None]:
     with hf.quiet():
         yield
-
-
-class On(TrainerCallback):
-    """Does something at one event."""
-
-    def __init__(self, event: str, action: Callable[..., None], step: int | None = None) -> None:
-        self._step = step
-
-        def act(_args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
-            if self._step in (None, state.global_step):
-                action(**kwargs)
-
-        setattr(self, event, act)
 
 
 def found(folder: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The questions to the tables of an audited ledger that a timeline is made of.
 
-All are about one run, $run; `faults` holds the rows that the rules found faulty.
+All are about one run, $run; `reported` holds the faulty rows that a report tells.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CREATE OR REPLACE TEMP TABLE shown AS
 WITH found AS (
     SELECT launch, optimizer, attempt_id, min(severity) AS severity,
            list(DISTINCT {'s': severity, 'c': code}) AS codes
-    FROM faults WHERE run_id = $run AND cause IS NULL GROUP BY launch, optimizer, attempt_id
+    FROM reported WHERE run_id = $run GROUP BY launch, optimizer, attempt_id
 ),
 numbered AS (
     SELECT w.*, f.codes, f.severity, coalesce(w.optimizer_update_id, w.attempt_id) AS id,
@@ -109,7 +109,7 @@ SELECT w.launch, w.optimizer, count(*) AS total, count(f.attempt_id) AS faulty,
        min(coalesce(w.optimizer_update_id, w.attempt_id)) AS first_id,
        max(coalesce(w.optimizer_update_id, w.attempt_id)) AS last_id
 FROM windows w
-LEFT JOIN (SELECT DISTINCT launch, optimizer, attempt_id FROM faults WHERE run_id = $run AND cause IS NULL) f
+LEFT JOIN (SELECT DISTINCT launch, optimizer, attempt_id FROM reported WHERE run_id = $run) f
     USING (launch, optimizer, attempt_id)
 WHERE w.run_id = $run GROUP BY w.launch, w.optimizer ORDER BY w.launch, w.optimizer
 """
@@ -143,8 +143,8 @@ ORDER BY launch, 3, min(seq), min(place)
 
 FAULTS: Final = """
 SELECT launch, optimizer, attempt_id, code, severity, rank, message
-FROM faults SEMI JOIN shown USING (launch, optimizer, attempt_id)
-WHERE run_id = $run AND cause IS NULL
+FROM reported SEMI JOIN shown USING (launch, optimizer, attempt_id)
+WHERE run_id = $run
 ORDER BY severity, code, rank NULLS FIRST, message
 """
 

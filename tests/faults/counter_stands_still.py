@@ -1,0 +1,35 @@
+"""The count of trained tokens stays where it was while the run trains."""
+
+from __future__ import annotations
+
+from accumaudit.demo.loop import Loop, Window
+from accumaudit.demo.variants.resumption import Reporting
+from tests.faults.registry import Fault
+
+FAULT = Fault(
+    kind="K16",
+    code="ACC802",
+    reports=(
+        "huggingface/transformers#34567",
+        "huggingface/transformers#28791",
+    ),
+    elsewhere={
+        "Trainer": "it counts tokens itself, and adds in every micro-step",
+        "Lightning": "the counter is the user's own there, as in a loop by hand",
+        "DeepSpeed": "the counter is the user's own there, as in a loop by hand",
+    },
+)
+
+WHY = "a count may go on from an earlier run's, so it is judged by its rise"
+
+
+class StandingStill(Reporting):
+    """Nobody adds the tokens of the update."""
+
+    def step(self, window: Window) -> None:
+        Loop.step(self, window)
+        self.audit.report(cumulative_train_tokens=self.tokens_so_far)
+
+
+for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):
+    FAULT.by_demo(runtime, StandingStill, first=1, found=2, why_later=WHY, twin="reporting")

@@ -1,0 +1,35 @@
+"""The updates of the tails were not counted, and the schedule ends before the run."""
+
+from __future__ import annotations
+
+from accumaudit.demo.loop import Loop
+from tests.faults.registry import Fault
+
+FAULT = Fault(
+    kind="K11",
+    code="ACC305",
+    reports=(
+        "deepset-ai/FARM#46",
+        "NVIDIA-NeMo/Automodel#2257",
+    ),
+    elsewhere={
+        "Trainer": "it makes the schedule itself, for its own updates and optimizer",
+        "Lightning": "the schedule is the user's own there, as in a loop by hand",
+        "DeepSpeed": "the schedule is the user's own there, as in a loop by hand",
+    },
+)
+
+
+class PlannedWithoutTails(Loop):
+    """The horizon is that of the whole windows."""
+
+    def rate(self, update: int) -> float:
+        warmup = self.settings.warmup_updates or 0
+        if update < warmup:
+            return super().rate(update)
+        whole = self.settings.batches // self.settings.accumulation_steps * self.settings.epochs
+        return max(0, whole - update) / (whole - warmup)
+
+
+for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):
+    FAULT.by_demo(runtime, PlannedWithoutTails, first=None, settings={"epochs": 8})

@@ -1,0 +1,30 @@
+"""The loss of one micro-step is not finite, and the window's update is applied."""
+
+from __future__ import annotations
+
+from tests.faults.registry import Fault
+
+FAULT = Fault(
+    kind="K18",
+    code="ACC109",
+    reports=("speechbrain/speechbrain#1936",),
+    elsewhere={
+        "Trainer": "it applies what the model returns; whether that is finite is the model's affair",
+        "DeepSpeed": "the loss is the user's own code there, as in a loop by hand",
+    },
+)
+
+
+for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):
+    FAULT.by_demo(runtime, "non-finite-micro-batch-applied", first=2)
+
+
+@FAULT.on("Lightning", first=2)
+def lightning(folder: str, honest: bool) -> None:
+    from tests.runtimes.lightning import fit
+    from tests.runtimes.rows import EQUAL
+
+    if honest:
+        fit(folder, valid=EQUAL)
+    else:
+        fit(folder, valid=EQUAL, traits={"overflow_at": [4]})

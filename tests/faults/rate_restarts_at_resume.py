@@ -1,0 +1,26 @@
+"""The schedule's state is not taken up at a resume, and the warm-up begins anew."""
+
+from __future__ import annotations
+
+from tests.faults.registry import Fault
+
+FAULT = Fault(
+    kind="K13",
+    code="ACC306",
+    reports=(
+        "ultralytics/yolov5#292",
+        "deepspeedai/DeepSpeed#3875",
+        "torch-points3d/torch-points3d#630",
+        "lightly-ai/lightly-train#301",
+        "Lightning-AI/pytorch-lightning#4655",
+    ),
+    elsewhere={
+        "Trainer": "it loads the states of optimizer and schedule itself",
+        "Lightning": "it loads the states of optimizer and schedule itself",
+        "DeepSpeed": "the engine loads the states of optimizer and schedule itself",
+    },
+)
+
+
+for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):
+    FAULT.by_demo(runtime, "rate-break-at-resume", first=1, twin="resumed")

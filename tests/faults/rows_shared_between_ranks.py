@@ -1,0 +1,39 @@
+"""Every second window has the same rows on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch.distributed as dist
+
+from accumaudit.demo.data import Batch
+from accumaudit.demo.loop import Loop
+from tests.faults.registry import Fault
+
+FAULT = Fault(
+    kind="K15",
+    code="ACC608",
+    reports=("dreamzero0/dreamzero#91",),
+    elsewhere={
+        "torch": "a single process has no other ranks",
+        "Trainer": "between ranks it reduces by DDP, whose column tells",
+        "Accelerate": "between ranks it reduces by DDP, whose column tells",
+        "Lightning": "between ranks it reduces by DDP, whose column tells",
+        "DeepSpeed": "the loop between the engine's calls is the user's own there, as in a loop by hand",
+    },
+)
+
+
+class PartlyShared(Loop):
+    """Every second window of each rank is the first rank's."""
+
+    def windows(self) -> Iterator[list[Batch]]:
+        own = [*super().windows()]
+        everyones: list[list[list[Batch]]] = [[] for _ in range(self.world_size)]
+        dist.all_gather_object(everyones, own)
+        for number, batches in enumerate(own):
+            yield everyones[0][number] if number % 2 else batches
+
+
+for runtime in ("DDP", "FSDP1", "FSDP2"):
+    FAULT.by_demo(runtime, PartlyShared, first=2)

@@ -1,0 +1,18 @@
+"""The optimizer steps in the midst of the declared window, on a part of its loss."""
+
+from __future__ import annotations
+
+from tests.faults.registry import Fault
+
+FAULT = Fault(
+    kind="K9",
+    code="ACC201",
+    reports=("huggingface/accelerate#2790",),
+    elsewhere={
+        "Trainer": "it steps by its own count, which is the declared one",
+        "Lightning": "it steps by its own count, which is the declared one",
+        "DeepSpeed": "the engine steps by its own count, which is the declared one",
+    },
+)
+for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):
+    FAULT.by_demo(runtime, "step-inside-window", first=1)

@@ -1,0 +1,35 @@
+"""Gradients are reduced in the first micro-step of the window instead of the last."""
+
+from __future__ import annotations
+
+from tests.faults.registry import Fault
+
+FAULT = Fault(
+    kind="K7",
+    code="ACC502",
+    reports=("modelscope/FunASR#3472",),
+    elsewhere={
+        "torch": "a single process has no other ranks",
+        "Trainer": "it decides itself in which micro-steps DDP reduces",
+        "Accelerate": "between ranks it reduces by DDP, whose column tells",
+        "Lightning": "it decides itself in which micro-steps DDP reduces",
+        "DeepSpeed": "the engine reduces by itself, whatever the loop does",
+    },
+)
+FAULT.by_demo("DDP", "sync-on-wrong-micro-step", first=1)
+
+
+@FAULT.on("FSDP1", first=1, twin="last")
+def fsdp1(folder: str, honest: bool) -> None:
+    _sharded(folder, honest, "fsdp1 NO_SHARD")
+
+
+@FAULT.on("FSDP2", first=1, twin="last", also={"ACC506"}, notes={"ACC506"})
+def fsdp2(folder: str, honest: bool) -> None:
+    _sharded(folder, honest, "fsdp2")
+
+
+def _sharded(folder: str, honest: bool, wrap: str) -> None:
+    from tests.runtimes.fsdp import train
+
+    train(folder, wrap=wrap, how=["last" if honest else "first"])
