@@ -19,8 +19,7 @@ from typing import Final
 import pyarrow as pa
 
 from accumaudit import importers
-from accumaudit.cli.explain import manual
-from accumaudit.cli.explain import RUNTIMES, thresholds
+from accumaudit.cli.explain import RUNTIMES, manual, thresholds
 from accumaudit.cli.glossary import WORDS
 from accumaudit.engine.catalogue import Catalogue, load_rules
 from accumaudit.engine.rule import Rule

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 
 from accumaudit.demo.variants.averages import AverageByHand
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K18",
     code="ACC805",
     reports=("huggingface/diffusers#1864",),
     elsewhere={
-        "Trainer": "it keeps no average",
-        "Lightning": "the average is the user's own there, as in a loop by hand",
-        "DeepSpeed": "the engine keeps no average",
+        "Trainer": "it keeps no average; one in a callback: not trained",
+        "Lightning": "its own average has a fixed decay; one by hand: not trained",
+        "DeepSpeed": OWN_LINES,
     },
 )
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K18",
     code="ACC805",
-    reports=("ultralytics/yolov5#3681",),
+    reports=(),
     elsewhere={
-        "FSDP1": "its model cannot be copied, as torch's average does",
-        "FSDP2": "its model cannot be copied, as torch's average does",
-        "Trainer": "it keeps no average",
-        "Lightning": "the average is the user's own there, as in a loop by hand",
-        "DeepSpeed": "the engine keeps no average",
+        "FSDP1": "torch's average copies the model, which raises here; a copy made before the wrapper: not trained",
+        "FSDP2": "torch's average copies the model, which raises here; a copy made before the wrapper: not trained",
+        "Trainer": "it keeps no average; one in a callback: not trained",
+        "Lightning": "its own average is updated once for each step of an optimizer; one by hand: not trained",
+        "DeepSpeed": OWN_LINES,
     },
 )
 

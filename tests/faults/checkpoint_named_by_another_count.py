@@ -7,14 +7,11 @@ from tests.faults.registry import Fault
 FAULT = Fault(
     kind="K17",
     code="ACC809",
-    reports=(
-        "Lightning-AI/pytorch-lightning#2817",
-        "NVIDIA-NeMo/Speech#6799",
-    ),
+    reports=(),
     elsewhere={
-        "Trainer": "it counts updates itself",
-        "Lightning": "it counts steps of optimizers itself",
-        "DeepSpeed": "the engine counts updates itself",
+        "Trainer": "it names its checkpoints itself, by the updates",
+        "Lightning": "it names its checkpoints by the steps of optimizers; with several optimizers: not trained",
+        "DeepSpeed": "the engine's own tag is the number of updates; a tag of the loop's: not trained",
     },
 )
 

@@ -16,7 +16,7 @@ FAULT = Fault(
     ),
     elsewhere={
         "Trainer": "it unscales before it clips",
-        "Lightning": "it unscales before it clips; with manual optimization its loop is one by hand",
+        "Lightning": "it unscales before it clips; with manual optimization: not trained",
     },
 )
 for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):

@@ -16,8 +16,8 @@ FAULT = Fault(
         "tenstorrent/tt-metal#17568",
     ),
     elsewhere={
-        "Trainer": "it clips by itself, once for each update",
-        "DeepSpeed": "the engine clips by itself, in its step",
+        "Trainer": "it clips once for each update; a clip in a callback: not trained",
+        "DeepSpeed": "the engine clips once for each update; a clip of the loop's own: not trained",
     },
 )
 LIMIT = {"max_grad_norm": 0.1}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from accumaudit.demo.data import Batch
 from accumaudit.demo.loop import Loop
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K2",
     code="ACC104",
     reports=("huggingface/trl#6452",),
     elsewhere={
-        "Trainer": "the loss is the user's own code there, as in a loop by hand",
-        "Lightning": "the loss is the user's own code there, as in a loop by hand",
-        "DeepSpeed": "the loss is the user's own code there, as in a loop by hand",
+        "Trainer": "not trained",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 

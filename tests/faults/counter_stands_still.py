@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from accumaudit.demo.loop import Loop, Window
 from accumaudit.demo.variants.resumption import Reporting
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K16",
     code="ACC802",
-    reports=(
-        "huggingface/transformers#34567",
-        "huggingface/transformers#28791",
-    ),
+    reports=("huggingface/transformers#34567",),
     elsewhere={
-        "Trainer": "it counts tokens itself, and adds in every micro-step",
-        "Lightning": "the counter is the user's own there, as in a loop by hand",
-        "DeepSpeed": "the counter is the user's own there, as in a loop by hand",
+        "Trainer": "it adds the input tokens in every micro-step, or is told to count none, and none are recorded",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 

@@ -10,7 +10,7 @@ import torch
 from accumaudit.demo.checkpoints import State
 from accumaudit.demo.registry import against_advice
 from accumaudit.demo.variants.resumption import Resumed
-from tests.faults.registry import VARIANTS, Fault
+from tests.faults.registry import OWN_LINES, VARIANTS, Fault
 from tests.trainings import environment, make_loop
 
 FAULT = Fault(
@@ -18,10 +18,10 @@ FAULT = Fault(
     code="ACC306",
     reports=("huggingface/nanotron#233",),
     elsewhere={
-        "Trainer": "it loads the states of optimizer and schedule itself",
-        "Accelerate": "the schedule is the user's own there, as in a loop by hand",
-        "Lightning": "it loads the states of optimizer and schedule itself",
-        "DeepSpeed": "the engine loads the states of optimizer and schedule itself",
+        "Trainer": "it makes the schedule before it loads the states of optimizer and schedule",
+        "Accelerate": OWN_LINES,
+        "Lightning": "it makes the schedule before it loads the states of optimizer and schedule",
+        "DeepSpeed": "the engine gets its schedule before it loads the states; a schedule apart from it: not trained",
     },
 )
 

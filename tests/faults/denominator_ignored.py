@@ -20,7 +20,7 @@ FAULT = Fault(
         "huggingface/transformers#35207",
     ),
     elsewhere={
-        "Lightning": "it divides by the accumulation count itself",
+        "Lightning": "it divides by the accumulation count itself; with manual optimization: not trained",
     },
 )
 

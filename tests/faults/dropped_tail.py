@@ -13,8 +13,8 @@ FAULT = Fault(
         "tracel-ai/burn#5695",
     ),
     elsewhere={
-        "Trainer": "it steps at the end of data that have a length",
-        "Lightning": "it steps at the end of the data, whatever the window",
+        "Trainer": "it steps at the end of data with a length, and without one tail-carried-into-next-epoch occurs",
+        "Lightning": "it steps at the end of the data, whatever the window; with manual optimization: not trained",
     },
 )
 for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):

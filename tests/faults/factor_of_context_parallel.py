@@ -9,13 +9,16 @@ from tests.faults.registry import Fault
 FAULT = Fault(
     kind="K3",
     code="ACC104",
-    reports=("NVIDIA/Megatron-LM#673", "NVIDIA/Megatron-LM#906", "PrimeIntellect-ai/prime-rl#2562"),
+    reports=(
+        "NVIDIA/Megatron-LM#673",
+        "NVIDIA/Megatron-LM#906",
+    ),
     elsewhere={
         "torch": "a single process has no context-parallel group",
-        "Trainer": "it splits sequences over ranks on accelerators only",
-        "Accelerate": "it splits sequences over ranks on accelerators only",
-        "Lightning": "it has no context parallelism",
-        "DeepSpeed": "it has no context parallelism of this kind",
+        "Trainer": "not trained",
+        "Accelerate": "not trained",
+        "Lightning": "not trained",
+        "DeepSpeed": "not trained",
     },
 )
 expected = partial(FAULT.on, first=1, processes=4, observed=2.0)

@@ -12,10 +12,10 @@ FAULT = Fault(
     reports=("ByteDance-Seed/VeOmni#338", "huggingface/transformers#46775"),
     elsewhere={
         "torch": "a single process has no sequence-parallel group",
-        "Trainer": "it splits sequences over ranks on accelerators only",
-        "Accelerate": "it splits sequences over ranks on accelerators only",
-        "Lightning": "it has no sequence parallelism of samples",
-        "DeepSpeed": "it splits sequences over ranks on accelerators only",
+        "Trainer": "not trained",
+        "Accelerate": "not trained",
+        "Lightning": "not trained",
+        "DeepSpeed": "not trained",
     },
 )
 expected = partial(FAULT.on, first=1, processes=4, observed=0.5)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K11",
     code="ACC308",
-    reports=("jiaweizzhao/GaLore#62",),
+    reports=(),
     elsewhere={
-        "Trainer": "it makes the schedule itself, for its own updates and optimizer",
-        "Lightning": "the schedule is the user's own there, as in a loop by hand",
-        "DeepSpeed": "the schedule is the user's own there, as in a loop by hand",
+        "Trainer": "not trained, though its constant schedule takes no warm-up",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 

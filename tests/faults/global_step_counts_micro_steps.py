@@ -10,12 +10,13 @@ FAULT = Fault(
     reports=(
         "Lightning-AI/pytorch-lightning#831",
         "Lightning-AI/pytorch-lightning#2242",
+        "Lightning-AI/pytorch-lightning#2817",
         "Lightning-AI/pytorch-lightning#6359",
     ),
     elsewhere={
         "Trainer": "it counts updates itself",
         "Lightning": "it counts steps of optimizers itself",
-        "DeepSpeed": "the engine counts updates itself",
+        "DeepSpeed": "the engine counts updates itself; a counter of the loop's own: not trained",
     },
 )
 

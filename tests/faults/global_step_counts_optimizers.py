@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
-OWN = "a loop by hand has a counter of its own, which global-step-counts-micro-steps has wrong"
 FAULT = Fault(
     kind="K17",
     code="ACC804",
     reports=("Lightning-AI/pytorch-lightning#17958",),
     elsewhere={
-        **dict.fromkeys(("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"), OWN),
+        "torch": OWN_LINES,
+        "DDP": OWN_LINES,
+        "FSDP1": OWN_LINES,
+        "FSDP2": OWN_LINES,
         "Trainer": "it trains with one optimizer",
+        "Accelerate": OWN_LINES,
         "DeepSpeed": "an engine has one optimizer",
     },
 )

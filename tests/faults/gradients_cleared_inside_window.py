@@ -14,7 +14,9 @@ FAULT = Fault(
         "dscripka/openWakeWord#316",
         "allenai/open-instruct#1498",
     ),
-    elsewhere={"Trainer": "inside a window the zero_grad of its optimizer does nothing"},
+    elsewhere={
+        "Trainer": "inside a window the zero_grad of its optimizer does nothing",
+    },
 )
 for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):
     FAULT.by_demo(runtime, "gradients-cleared-inside-window", first=1)

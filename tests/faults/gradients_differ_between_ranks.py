@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K15",
     code="ACC604",
-    reports=("Lightning-AI/pytorch-lightning#9330",),
+    reports=(),
     elsewhere={
         "torch": "a single process has no other ranks",
-        "FSDP1": "ranks hold shards, which differ by design",
-        "FSDP2": "ranks hold shards, which differ by design",
-        "Trainer": "between ranks it reduces by DDP, whose column tells",
-        "Accelerate": "between ranks it reduces by DDP, whose column tells",
-        "Lightning": "between ranks it reduces by DDP, whose column tells",
-        "DeepSpeed": "over ranks its columns are those of the reducer: the engine reduces by itself",
+        "FSDP1": "missed: ranks hold shards of the gradient, which the rule does not compare",
+        "FSDP2": "missed: ranks hold shards of the gradient, which the rule does not compare",
+        "Trainer": "not trained",
+        "Accelerate": OWN_LINES,
+        "Lightning": "not trained",
+        "DeepSpeed": "not trained",
     },
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K11",
@@ -12,9 +12,9 @@ FAULT = Fault(
         "Wuziyi616/nerv#3",
     ),
     elsewhere={
-        "Lightning": "the schedule is the user's own there, as in a loop by hand",
-        "Trainer": "it makes the schedule itself, for its own updates and optimizer",
-        "DeepSpeed": "the schedule is the user's own there, as in a loop by hand",
+        "Trainer": "it plans its own schedule in updates; a user's own: not trained",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accumaudit.demo.loop import Loop
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K11",
@@ -13,9 +13,9 @@ FAULT = Fault(
         "NVIDIA-NeMo/Automodel#2257",
     ),
     elsewhere={
-        "Trainer": "it makes the schedule itself, for its own updates and optimizer",
-        "Lightning": "the schedule is the user's own there, as in a loop by hand",
-        "DeepSpeed": "the schedule is the user's own there, as in a loop by hand",
+        "Trainer": "it counts the tails in its own schedule; a user's own: not trained",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K4",
@@ -12,9 +12,9 @@ FAULT = Fault(
         "deepspeedai/DeepSpeed#1107",
     ),
     elsewhere={
-        "Trainer": "it logs the loss that it has divided itself",
-        "Lightning": "what is logged is the user's own there, as in a loop by hand",
-        "DeepSpeed": "what is logged is the user's own there, as in a loop by hand",
+        "Trainer": "not trained",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": "not trained, though the loss that its backward returns is divided by the micro-steps",
     },
 )
 for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):

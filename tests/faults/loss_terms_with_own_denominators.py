@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K2",
@@ -12,9 +12,9 @@ FAULT = Fault(
         "NVIDIA/Megatron-LM#7452",
     ),
     elsewhere={
-        "Trainer": "the loss is the user's own code there, as in a loop by hand",
-        "Lightning": "the loss is the user's own code there, as in a loop by hand",
-        "DeepSpeed": "the loss is the user's own code there, as in a loop by hand",
+        "Trainer": "not trained",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from accumaudit.demo.data import IGNORED, Batch
 from accumaudit.demo.loop import Loop
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K2",
     code="ACC110",
     reports=("radixark/miles#2796",),
     elsewhere={
-        "Trainer": "the loss is the user's own code there, as in a loop by hand",
-        "Lightning": "the loss is the user's own code there, as in a loop by hand",
-        "DeepSpeed": "the loss is the user's own code there, as in a loop by hand",
+        "Trainer": "it counts the tokens itself; a count of the user's own: not trained",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 

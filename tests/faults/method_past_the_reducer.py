@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K7",
@@ -10,8 +10,12 @@ FAULT = Fault(
     reports=("jingyaogong/minimind#853",),
     elsewhere={
         "torch": "a single process has no other ranks",
-        "FSDP1": "the method would meet parameters that are still sharded, and raise",
-        "FSDP2": "the wrapper is the module itself",
+        "FSDP1": "the method meets parameters that are still sharded, and torch raises",
+        "FSDP2": "the method meets parameters that are still sharded, and torch raises",
+        "Trainer": "it calls the wrapper; a loss function that calls the module inside: not trained",
+        "Accelerate": OWN_LINES,
+        "Lightning": "it runs the training step inside the wrapper's forward",
+        "DeepSpeed": "the engine reduces the gradients of all parameters, whoever calls the module",
     },
 )
 FAULT.by_demo("DDP", "gradients-not-reduced", first=1)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K2",
     code="ACC106",
-    reports=(
-        "OpenNMT/OpenNMT-py#2209",
-        "karpathy/nanoGPT#605",
-    ),
+    reports=("karpathy/nanoGPT#605",),
     elsewhere={
-        "Trainer": "the loss is the user's own code there, as in a loop by hand",
-        "Lightning": "the loss is the user's own code there, as in a loop by hand",
-        "DeepSpeed": "the loss is the user's own code there, as in a loop by hand",
+        "Trainer": "not trained",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):

@@ -11,7 +11,7 @@ FAULT = Fault(
     code="ACC202",
     reports=("tatsu-lab/alpaca_farm#57",),
     elsewhere={
-        "DeepSpeed": "the engine keeps the gradients apart from the model, but for its own zero_grad",
+        "DeepSpeed": "not trained",
     },
 )
 

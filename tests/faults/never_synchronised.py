@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K7",
@@ -11,9 +11,9 @@ FAULT = Fault(
     elsewhere={
         "torch": "a single process has no other ranks",
         "Trainer": "it decides itself in which micro-steps DDP reduces",
-        "Accelerate": "between ranks it reduces by DDP, whose column tells",
-        "Lightning": "it decides itself in which micro-steps DDP reduces",
-        "DeepSpeed": "the engine reduces by itself, whatever the loop does",
+        "Accelerate": OWN_LINES,
+        "Lightning": "it decides itself in which micro-steps DDP reduces; with manual optimization: not trained",
+        "DeepSpeed": "the engine reduces by itself; inside its no_sync: not trained",
     },
 )
 FAULT.by_demo("DDP", "update-without-sync", first=1)

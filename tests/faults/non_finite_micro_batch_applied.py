@@ -9,8 +9,8 @@ FAULT = Fault(
     code="ACC109",
     reports=("speechbrain/speechbrain#1936",),
     elsewhere={
-        "Trainer": "it applies what the model returns; whether that is finite is the model's affair",
-        "DeepSpeed": "the loss is the user's own code there, as in a loop by hand",
+        "Trainer": "not trained",
+        "DeepSpeed": "not trained",
     },
 )
 

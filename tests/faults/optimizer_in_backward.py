@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K9",
     code="ACC201",
     reports=(
         "jiaweizzhao/GaLore#78",
+        "jiaweizzhao/GaLore#62",
         "pytorch/pytorch#124523",
     ),
     elsewhere={
-        "DDP": "it reduces a gradient after the hook that would step on it",
-        "FSDP1": "it reduces a gradient after the hook that would step on it",
-        "Trainer": "its loop wants to step an optimizer itself",
-        "Accelerate": "the hooks of parameters are the user's own there, as in a loop by hand",
-        "Lightning": "its loop wants to step an optimizer itself",
-        "DeepSpeed": "the engine steps the optimizer itself",
+        "DDP": "not trained: the optimizer would step on a gradient that is not reduced yet",
+        "FSDP1": "not trained",
+        "Trainer": "it raises where an optimizer for each layer meets more than one micro-step",
+        "Accelerate": OWN_LINES,
+        "Lightning": "not trained",
+        "DeepSpeed": "not trained",
     },
 )
 OPTIMIZERS = {"accumulation_steps": 4, "max_grad_norm": None, "batches": 12, "warmup_updates": None}

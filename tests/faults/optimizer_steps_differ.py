@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K15",
@@ -10,11 +10,11 @@ FAULT = Fault(
     reports=("pytorch/pytorch#113765",),
     elsewhere={
         "torch": "a single process has no other ranks",
-        "FSDP1": "each rank watches a parameter of its own shard, and two parameters may count differently",
-        "Trainer": "between ranks it reduces by DDP, whose column tells",
-        "Accelerate": "between ranks it reduces by DDP, whose column tells",
-        "Lightning": "between ranks it reduces by DDP, whose column tells",
-        "DeepSpeed": "the loop between the engine's calls is the user's own there, as in a loop by hand",
+        "FSDP1": "missed: the rule compares ranks that watch the same parameter, and each watches one of its shard",
+        "Trainer": "not trained",
+        "Accelerate": OWN_LINES,
+        "Lightning": "not trained",
+        "DeepSpeed": "not trained",
     },
 )
 

@@ -10,8 +10,8 @@ FAULT = Fault(
     code="ACC703",
     reports=("huggingface/transformers#40799",),
     elsewhere={
-        "Trainer": "its optimizer is always prepared with the scaler",
-        "Lightning": "its precision plugin steps the optimizer",
+        "Trainer": "it prepares its optimizer together with the scaler",
+        "Lightning": "its precision plugin steps the optimizer; with manual optimization: not trained",
     },
 )
 for runtime in ("torch", "DDP", "FSDP1", "FSDP2"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K16",
@@ -14,8 +14,8 @@ FAULT = Fault(
         "pytorch/torchtitan#4192",
     ),
     elsewhere={
-        "Lightning": "the counter is the user's own there, as in a loop by hand",
-        "DeepSpeed": "the counter is the user's own there, as in a loop by hand",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K3",
@@ -15,9 +15,9 @@ FAULT = Fault(
     elsewhere={
         "torch": "a single process has no other ranks",
         "Trainer": "it multiplies by the ranks itself",
-        "Accelerate": "between ranks it reduces by DDP, whose column tells",
-        "Lightning": "between ranks it reduces by DDP, whose column tells",
-        "DeepSpeed": "the loss is the user's own code there, as in a loop by hand",
+        "Accelerate": OWN_LINES,
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 for runtime in ("DDP", "FSDP1", "FSDP2"):

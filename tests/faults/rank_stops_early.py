@@ -7,15 +7,15 @@ from tests.faults.registry import Fault
 FAULT = Fault(
     kind="K15",
     code="ACC601",
-    reports=("pytorch/pytorch#113765",),
+    reports=(),
     elsewhere={
         "torch": "a single process has no other ranks",
-        "FSDP1": "the ranks gather parameters together, and wait for each other for good",
-        "FSDP2": "the ranks gather parameters together, and wait for each other for good",
-        "Trainer": "between ranks it reduces by DDP, whose column tells",
-        "Accelerate": "between ranks it reduces by DDP, whose column tells",
-        "Lightning": "between ranks it reduces by DDP, whose column tells",
-        "DeepSpeed": "the loop between the engine's calls is the user's own there, as in a loop by hand",
+        "FSDP1": "the others cannot go on: each forward gathers parameters from all ranks",
+        "FSDP2": "the others cannot go on: each forward gathers parameters from all ranks",
+        "Trainer": "not trained",
+        "Accelerate": "not trained",
+        "Lightning": "not trained",
+        "DeepSpeed": "not trained",
     },
 )
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from accumaudit.demo.variants.resumption import Reporting
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K11",
     code="ACC311",
     reports=("deepspeedai/DeepSpeed#7303",),
     elsewhere={
-        "Trainer": "it makes the schedule itself, for its own updates and optimizer",
-        "Lightning": "the schedule is the user's own there, as in a loop by hand",
-        "DeepSpeed": "the schedule is the user's own there, as in a loop by hand",
+        "Trainer": "it plans its own schedule over the optimizer's rate; a user's own: not trained",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": "its WarmupLR takes the optimizer's rate where it is given none; a schedule by hand: not trained",
     },
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from accumaudit.demo.checkpoints import State
 from accumaudit.demo.variants.resumption import SecondStage
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K13",
@@ -14,10 +14,10 @@ FAULT = Fault(
         "NVIDIA/Megatron-LM#1138",
     ),
     elsewhere={
-        "Trainer": "it loads the states of optimizer and schedule itself",
-        "Accelerate": "the schedule is the user's own there, as in a loop by hand",
-        "Lightning": "it loads the states of optimizer and schedule itself",
-        "DeepSpeed": "the engine loads the states of optimizer and schedule itself",
+        "Trainer": "not trained",
+        "Accelerate": OWN_LINES,
+        "Lightning": "not trained",
+        "DeepSpeed": "not trained",
     },
 )
 

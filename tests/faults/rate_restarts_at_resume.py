@@ -12,12 +12,11 @@ FAULT = Fault(
         "deepspeedai/DeepSpeed#3875",
         "torch-points3d/torch-points3d#630",
         "lightly-ai/lightly-train#301",
-        "Lightning-AI/pytorch-lightning#4655",
     ),
     elsewhere={
-        "Trainer": "it loads the states of optimizer and schedule itself",
-        "Lightning": "it loads the states of optimizer and schedule itself",
-        "DeepSpeed": "the engine loads the states of optimizer and schedule itself",
+        "Trainer": "it loads the schedule's state with the optimizer's",
+        "Lightning": "it loads the schedule's state with the optimizer's",
+        "DeepSpeed": "the engine loads the state of a schedule that it was given; a schedule apart from it: not trained",
     },
 )
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K15",
     code="ACC603",
-    reports=("pytorch/pytorch#113765",),
+    reports=(),
     elsewhere={
         "torch": "a single process has no other ranks",
-        "Trainer": "between ranks it reduces by DDP, whose column tells",
-        "Accelerate": "between ranks it reduces by DDP, whose column tells",
-        "Lightning": "between ranks it reduces by DDP, whose column tells",
-        "DeepSpeed": "the loop between the engine's calls is the user's own there, as in a loop by hand",
+        "Trainer": "not trained",
+        "Accelerate": OWN_LINES,
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 

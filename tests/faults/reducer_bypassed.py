@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from accumaudit.demo.data import Batch
 from accumaudit.demo.loop import Loop
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K7",
@@ -18,12 +18,12 @@ FAULT = Fault(
     ),
     elsewhere={
         "torch": "a single process has no other ranks",
-        "FSDP1": "the module inside would meet parameters that are still sharded, and raise",
+        "FSDP1": "the module inside meets parameters that are still sharded, and torch raises",
         "FSDP2": "the wrapper is the module itself",
-        "Trainer": "it calls the wrapper itself",
-        "Accelerate": "between ranks it reduces by DDP, whose column tells",
-        "Lightning": "it calls the wrapper itself",
-        "DeepSpeed": "gradients are reduced by hooks of the parameters, whoever calls the module",
+        "Trainer": "it calls the wrapper; a loss function that calls the module inside: not trained",
+        "Accelerate": OWN_LINES,
+        "Lightning": "it runs the training step inside the wrapper's forward",
+        "DeepSpeed": "the engine reduces the gradients of all parameters, whoever calls the module",
     },
 )
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from accumaudit.demo.data import Batch
 from accumaudit.demo.loop import Loop
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K15",
@@ -16,10 +16,10 @@ FAULT = Fault(
     reports=("dreamzero0/dreamzero#91",),
     elsewhere={
         "torch": "a single process has no other ranks",
-        "Trainer": "between ranks it reduces by DDP, whose column tells",
-        "Accelerate": "between ranks it reduces by DDP, whose column tells",
-        "Lightning": "between ranks it reduces by DDP, whose column tells",
-        "DeepSpeed": "the loop between the engine's calls is the user's own there, as in a loop by hand",
+        "Trainer": "its loader splits the batches between the ranks; a loader of the user's: not trained",
+        "Accelerate": "its prepared loader splits the batches between the ranks; one not prepared: not trained",
+        "Lightning": "it puts in a sampler that splits the rows, unless told not to: not trained",
+        "DeepSpeed": OWN_LINES,
     },
 )
 

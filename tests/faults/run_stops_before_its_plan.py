@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K1",
     code="ACC808",
-    reports=(
-        "huggingface/transformers#33455",
-        "huggingface/transformers#37777",
-    ),
+    reports=("huggingface/transformers#33455",),
     elsewhere={
-        "Trainer": "that a callback ends it is what a loop by hand does with break",
-        "Lightning": "that a callback ends it is what a loop by hand does with break",
-        "DeepSpeed": "the loop is the user's own there, as in a loop by hand",
+        "Trainer": "not trained",
+        "Lightning": "not trained",
+        "DeepSpeed": OWN_LINES,
     },
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K15",
@@ -14,10 +14,10 @@ FAULT = Fault(
     ),
     elsewhere={
         "torch": "a single process has no other ranks",
-        "Trainer": "between ranks it reduces by DDP, whose column tells",
-        "Accelerate": "between ranks it reduces by DDP, whose column tells",
-        "Lightning": "between ranks it reduces by DDP, whose column tells",
-        "DeepSpeed": "the loop between the engine's calls is the user's own there, as in a loop by hand",
+        "Trainer": "its loader splits the batches between the ranks; a loader of the user's: not trained",
+        "Accelerate": "its prepared loader splits the batches between the ranks; one not prepared: not trained",
+        "Lightning": "it puts in a sampler that splits the rows, unless told not to: not trained",
+        "DeepSpeed": OWN_LINES,
     },
 )
 

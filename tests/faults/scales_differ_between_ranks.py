@@ -10,10 +10,10 @@ FAULT = Fault(
     reports=("pytorch/pytorch#115710",),
     elsewhere={
         "torch": "a single process has no other ranks",
-        "Trainer": "between ranks it reduces by DDP, whose column tells",
-        "Accelerate": "between ranks it reduces by DDP, whose column tells",
-        "Lightning": "between ranks it reduces by DDP, whose column tells",
-        "DeepSpeed": "the loop between the engine's calls is the user's own there, as in a loop by hand",
+        "Trainer": "not trained",
+        "Accelerate": "not trained",
+        "Lightning": "not trained",
+        "DeepSpeed": "the engine asks all ranks for an overflow before it changes the scale",
     },
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K14",
@@ -12,9 +12,9 @@ FAULT = Fault(
         "pytorch/ignite#545",
     ),
     elsewhere={
-        "Trainer": "it makes the schedule itself, for its own updates and optimizer",
-        "Lightning": "the schedule is the user's own there, as in a loop by hand",
-        "DeepSpeed": "the schedule is the user's own there, as in a loop by hand",
+        "Trainer": "it makes the schedule for its own optimizer; a pair of the user's: not trained",
+        "Lightning": "it raises where a schedule belongs to an optimizer that it was not given",
+        "DeepSpeed": OWN_LINES,
     },
 )
 

@@ -17,7 +17,7 @@ FAULT = Fault(
     elsewhere={
         "torch": "a single process has no other ranks",
         "Trainer": "it steps the schedule once for each update",
-        "Accelerate": "one step for each process is its contract (trap T01)",
+        "Accelerate": "the steps are its contract (trap T01); with a plan in updates: not trained",
         "Lightning": "it steps the schedule once for each update",
         "DeepSpeed": "the engine steps the schedule once for each update",
     },

@@ -15,9 +15,9 @@ FAULT = Fault(
         "torch": "a single process holds the whole gradient",
         "DDP": "every rank holds the whole gradient",
         "FSDP2": "its gradients are distributed tensors, of which torch takes the norm over all shards",
-        "Trainer": "it leaves the clip to the wrapper",
-        "Accelerate": "it leaves the clip to the wrapper",
-        "Lightning": "it refuses to clip shards by their own norm",
+        "Trainer": "it leaves the clip of all parameters to the wrapper",
+        "Accelerate": "it leaves the clip of all parameters to the wrapper; of some of them: not trained",
+        "Lightning": "with FSDP it refuses to clip by a norm; a clip by hand: not trained",
         "DeepSpeed": "the engine clips by the norm over all ranks",
     },
 )

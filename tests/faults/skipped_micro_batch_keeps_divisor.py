@@ -12,8 +12,8 @@ FAULT = Fault(
     code="ACC101",
     reports=("mflux-community/mflux#447",),
     elsewhere={
-        "Trainer": "it applies what the model returns; whether that is finite is the model's affair",
-        "DeepSpeed": "the loss is the user's own code there, as in a loop by hand",
+        "Trainer": "not trained",
+        "DeepSpeed": "not trained",
     },
 )
 

@@ -7,16 +7,16 @@ from torch.nn import functional
 
 from accumaudit.demo.data import IGNORED, Batch
 from accumaudit.demo.loop import Loop, Window
-from tests.faults.registry import EQUAL, Fault
+from tests.faults.registry import EQUAL, OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K2",
     code="ACC104",
     reports=("huggingface/transformers#46731",),
     elsewhere={
-        "Trainer": "its own smoother divides by the window's tokens, where the model takes their number",
-        "Lightning": "the loss is the user's own code there, as in a loop by hand",
-        "DeepSpeed": "the loss is the user's own code there, as in a loop by hand",
+        "Trainer": "its own smoother divides by the window's tokens; a user's own: not trained",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 

@@ -13,9 +13,9 @@ FAULT = Fault(
         "FSDP1": "torch's pipeline has it reduce with the last backward of every stage",
         "FSDP2": "torch's pipeline has it reduce with the last backward of every stage",
         "Trainer": "it has no pipeline",
-        "Accelerate": "it has no pipeline for training",
+        "Accelerate": "its pipeline is Megatron-LM's: not trained",
         "Lightning": "it has no pipeline",
-        "DeepSpeed": "its pipeline needs an accelerator",
+        "DeepSpeed": "not trained",
     },
 )
 

@@ -10,8 +10,8 @@ FAULT = Fault(
     reports=("huggingface/accelerate#2790",),
     elsewhere={
         "Trainer": "it steps by its own count, which is the declared one",
-        "Lightning": "it steps by its own count, which is the declared one",
-        "DeepSpeed": "the engine steps by its own count, which is the declared one",
+        "Lightning": "it steps by its own count, which is the declared one; with manual optimization: not trained",
+        "DeepSpeed": "the engine steps by its own count, which is the declared one; where the loop sets the boundary: not trained",
     },
 )
 for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):

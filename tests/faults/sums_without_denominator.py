@@ -8,15 +8,15 @@ from torch import Tensor
 
 from accumaudit.demo.data import Batch
 from accumaudit.demo.loop import Loop, Window
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K3",
     code="ACC104",
     reports=("radixark/miles#3231",),
     elsewhere={
-        "Lightning": "the loss is the user's own code there, as in a loop by hand",
-        "DeepSpeed": "the loss is the user's own code there, as in a loop by hand",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 

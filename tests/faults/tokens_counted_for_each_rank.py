@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K16",
@@ -10,10 +10,10 @@ FAULT = Fault(
     reports=("NVIDIA-NeMo/Speech#3738",),
     elsewhere={
         "torch": "a single process has no other ranks",
-        "Trainer": "between ranks it reduces by DDP, whose column tells",
-        "Accelerate": "between ranks it reduces by DDP, whose column tells",
-        "Lightning": "between ranks it reduces by DDP, whose column tells",
-        "DeepSpeed": "the loop between the engine's calls is the user's own there, as in a loop by hand",
+        "Trainer": "it adds up the counts of all ranks itself",
+        "Accelerate": OWN_LINES,
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 

@@ -7,11 +7,11 @@ from tests.faults.registry import Fault
 FAULT = Fault(
     kind="K13",
     code="ACC310",
-    reports=("NVIDIA/Megatron-LM#1138",),
+    reports=(),
     elsewhere={
-        "Trainer": "it loads the states of optimizer and schedule itself",
-        "Lightning": "it loads the states of optimizer and schedule itself",
-        "DeepSpeed": "the engine loads the states of optimizer and schedule itself",
+        "Trainer": "it loads the optimizer's state, weight decay and all",
+        "Lightning": "it loads the optimizer's state, weight decay and all",
+        "DeepSpeed": "not trained",
     },
 )
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from accumaudit.demo.data import IGNORED, Batch
 from accumaudit.demo.loop import Loop, Window
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K2",
@@ -19,9 +19,9 @@ FAULT = Fault(
         "mosaicml/composer#2241",
     ),
     elsewhere={
-        "Trainer": "the loss is the user's own code there, as in a loop by hand",
-        "Lightning": "the loss is the user's own code there, as in a loop by hand",
-        "DeepSpeed": "the loss is the user's own code there, as in a loop by hand",
+        "Trainer": "not trained",
+        "Lightning": OWN_LINES,
+        "DeepSpeed": OWN_LINES,
     },
 )
 

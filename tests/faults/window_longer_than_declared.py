@@ -18,8 +18,8 @@ FAULT = Fault(
     reports=("huggingface/transformers#37777",),
     elsewhere={
         "Trainer": "it steps by its own count, which is the declared one",
-        "Lightning": "it steps by its own count, which is the declared one",
-        "DeepSpeed": "the engine steps by its own count, which is the declared one",
+        "Lightning": "it steps by its own count, which is the declared one; with manual optimization: not trained",
+        "DeepSpeed": "the engine steps by its own count, which is the declared one; where the loop sets the boundary: not trained",
     },
 )
 
