@@ -8,5 +8,14 @@ from collections.abc import Iterable
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`, did you mean ...?` where something known resembles the name, else nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f", did you mean `{close[0]}`?" if close else ""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=max(len(names), 1))
+    if not close:
+        return ""
+
+    def likeness(one: str) -> tuple[float, int]:
+        """Of two that are as close, the one with more letters in their places: ACC101 for ACC1O1."""
+        ratio = difflib.SequenceMatcher(None, one, name).ratio()
+        return ratio, sum(a == b for a, b in zip(one, name, strict=False))
+
+    return f", did you mean `{max(close, key=likeness)}`?"

@@ -203,7 +203,9 @@ class TestCheck:
         [
             (["--select", "an-eror"], "no rule is called `an-eror`, did you mean `an-error`?"),
             (["--ignore", "ABX001"], "no rule is called `ABX001`, did you mean `ABC001`?"),
+            (["--select", "ABC0O1"], "no rule is called `ABC0O1`, did you mean `ABC001`?"),
             (["--param", "ABC003.limit"], "`ABC003.limit` sets no threshold"),
+            (["--param", "ABC003.limit=nan"], "the parameter ABC003.limit is a finite number, not nan"),
             (["--param", "ABC003.limits=4"], "ABC003 has no parameter `limits`; it has ABC003.limit"),
             (["--rules", "nowhere"], "nowhere: this folder of rules does not exist"),
             (["--output", "no/such/folder"], "no/such/folder: the report cannot be written"),
@@ -381,6 +383,7 @@ class TestSettings:
             ('[params]\nABC003.limit = "4"', "`ABC003.limit` in params is a number"),
             ("params = 3", "`params` is a table: [params], then ACC302.share = 0.01"),
             ("select = [", "cannot be read as TOML"),
+            pytest.param("select = " + "[" * 20_000, "cannot be read as TOML", id="deep"),
         ],
     )
     def test_errors_name_the_file(self, run: Path, file: Path, text: str, reason: str) -> None:

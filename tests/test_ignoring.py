@@ -98,6 +98,12 @@ class TestIgnore:
         assert found == {"finetune": "failed", "pretrain-1": "not_checked", "pretrain-2": "not_checked"}
         assert report.worst() == "error"
 
+    def test_brackets_in_a_name_are_letters(self, rules: Path, tmp_path: Path) -> None:
+        run = write_run(tmp_path / "sweep[lr=1]", 6)
+        ignore = Ignore(rule="ABC001", run="sweep[lr=?]", reason=OLD)
+        assert verdicts(run, rules, ignore)["ABC001"].status == "not_checked"
+        assert verdicts(run, rules, Ignore(rule="ABC001", run="[s]weep*", reason=OLD))["ABC001"].finding
+
     def test_rows_without_an_update_are_in_no_range(self, run: Path, tmp_path: Path) -> None:
         folder = tmp_path / "run-rules"
         sql = rows("true").replace("launch, optimizer, attempt_id,", "launch, 0, NULL::BIGINT AS attempt_id,")
@@ -112,6 +118,8 @@ class TestIgnore:
         ("ignore", "text"),
         [
             ({"reason": " "}, "the ignore of `ABC001` has no reason"),
+            ({"run": ""}, "the ignore of `ABC001` names an empty run; leave `run` out for every run"),
+            ({"updates": "\u0664"}, "`\u0664` names no updates"),
             ({"updates": "first"}, "`first` names no updates; write `7`, `1-400` or `400-`"),
             ({"updates": "-4"}, "`-4` names no updates"),
             ({"updates": "9-4"}, "the updates 9-4 end before they begin"),
@@ -307,6 +315,7 @@ class TestBaseline:
         ("text", "reason"),
         [
             ("{", "this is no baseline: "),
+            pytest.param("[" * 100_000, "this is no baseline: ", id="deep"),
             ("[]", "this is no baseline of schema 1; write it with --write-baseline"),
             ('{"schema": 2}', "this is no baseline of schema 1"),
             ('{"schema": 1}', "a finding of this baseline is not whole; write it again"),

@@ -71,6 +71,8 @@ class TestOwnRules:
             (["late-step", "--code", "ACC101"], "the code ACC101 belongs to fixed-divisor-tail already"),
             (["late-step", "--code", "A1"], "`A1` is no code: capital letters, then three digits"),
             (["late-step", "--famly", "x"], "--family"),
+            (["late-step", "--family", "../x"], "the family `../x` lies outside of rules"),
+            (["late-step", "--family", "/tmp/x"], "the family `/tmp/x` lies outside of rules"),
         ],
     )
     def test_errors(self, here: Path, arguments: list[str], text: str) -> None:
@@ -88,6 +90,17 @@ class TestOwnRules:
         assert result.exit_code == 2
         assert file.read_text() == "mine"
 
+    def test_a_folder_that_cannot_be_made_is_an_error(self, here: Path) -> None:
+        (here / "file").write_text("mine")
+        result = new("late-step", "--into", "file/rules")
+        assert result.exit_code == 2
+        assert "OWN001_late_step.sql: the skeleton cannot be written: " in result.stderr
+
+    def test_after_the_last_code_one_has_to_be_named(self) -> None:
+        new("late-step", "--code", "OWN999")
+        assert "no code is free after OWN999; name one with --code" in new("early-step").stderr
+        assert new("early-step", "--code", "OWN001").exit_code == 0
+
     def test_an_unknown_word_has_the_nearest(self) -> None:
         result = CliRunner().invoke(main, ["rules", "nwe"])
         assert result.exit_code == 2
@@ -104,6 +117,13 @@ class TestCheckout:
         rules = read_folders(checkout / "rules")
         assert (rules[code].name, rules[code].family) == ("torn-window", "window")
         assert len(rules) == len(load_rules()) + 1
+
+    def test_nothing_is_written_where_the_training_is_there(self, checkout: Path) -> None:
+        (checkout / "tests" / "faults" / "torn_window.py").write_text("mine")
+        result = new("torn-window", "--family", "window")
+        assert result.exit_code == 2
+        assert "tests/faults/torn_window.py is there already" in result.stderr
+        assert list((checkout / "rules").rglob("*_torn_window.sql")) == []
 
     def test_the_training_of_the_twin_runs(self, checkout: Path) -> None:
         new("torn-window", "--family", "window")

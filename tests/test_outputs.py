@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from click.testing import CliRunner, Result
 from junitparser import Error as CaseError
 from junitparser import Failure, JUnitXml, Skipped
 
+import accumaudit
 from accumaudit import outputs
 from accumaudit.cli import main
 from accumaudit.engine import check_paths
@@ -271,7 +273,7 @@ class TestGithub:
         file.write_text("# before\n", encoding="utf-8")
         github.append_summary(report, Options(), file)
         text = file.read_text(encoding="utf-8")
-        assert text.startswith("# before\n## accumaudit\n")
+        assert text.startswith("# before\n\n## accumaudit\n")
         assert "| error | ABC001 an-error | first |" in text
 
     def test_the_summary_stays_below_its_limit(
@@ -353,7 +355,10 @@ class TestMarkdown:
         assert all(len(re.findall(r"(?<!\\)\|", line)) == 6 for line in table)
         assert "<img" not in text
         assert "@team" not in text
-        assert "&lt;img src=x&gt;\\`&#64;team\\`" in text
+        assert "&lt;img src=x&gt;\\`@&#8203;team\\`" in text
+
+    def test_a_number_of_an_issue_stays_a_number(self) -> None:
+        assert markdown.escaped("sweep #12, o/r#7, a # b") == "sweep #&#8203;12, o/r#&#8203;7, a # b"
 
     def test_what_is_ignored_has_a_table_of_its_own(self, report: AuditReport) -> None:
         text = rendered(ignoring(report), "markdown")
@@ -398,6 +403,8 @@ class TestPlaces:
             ("/data/runs/a.jsonl", "data/runs/a.jsonl"),
             ("../other/a.jsonl", "other/a.jsonl"),
             ("s3://bucket/runs/a.jsonl", "bucket/runs/a.jsonl"),
+            ("C:/runs/a.jsonl", "runs/a.jsonl"),
+            ("lr:0.1/rank-00/a.jsonl", "lr:0.1/rank-00/a.jsonl"),
             ("/", "log"),
         ],
     )
@@ -450,6 +457,27 @@ class TestTheCommand:
         monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
         check("runs/first", "--rules", "rules", "--select", "ABC001", "--format", "github")
         assert "## accumaudit" in (tmp_path / "summary.md").read_text(encoding="utf-8")
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+    @pytest.mark.parametrize("format_", ["text", "json"])
+    def test_a_report_that_cannot_be_printed_is_an_error(self, format_: str) -> None:
+        command = [sys.executable, "-m", "accumaudit", "check", "runs/first", "--format", format_]
+        environment = os.environ | {"PYTHONPATH": str(Path(accumaudit.__file__).parents[1])}
+        with Path("/dev/full").open("w") as full:
+            result = subprocess.run(
+                command, env=environment, stdout=full, stderr=subprocess.PIPE, check=False
+            )
+        assert result.returncode == 2
+        assert b"Error: standard output: the report cannot be written: " in result.stderr
+
+    @pytest.mark.parametrize("format_", outputs.FORMATS)
+    def test_control_characters_of_a_rule_come_out_escaped(self, tmp_path: Path, format_: str) -> None:
+        write_rule(tmp_path, "ABC007", rows("attempt_id = 2"), name="a-loud-one", summary="a bell \x07 rings")
+        result = check("runs/first", "--rules", tmp_path, "--select", "ABC007", "--format", format_)
+        assert result.exit_code == 1
+        assert "\x07" not in result.stdout
+        if format_ == "junit":
+            JUnitXml.fromstring(result.stdout.encode())
 
     def test_a_summary_that_cannot_be_written_is_an_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -49,7 +49,8 @@ error ACC101 fixed-divisor-tail: a short last window was divided by the full acc
             of what they should
   measured  0.5, expected 1
   where     update 3, rank 0, 1 of 3 attempts
-  fix       Divide by the number of micro-steps, or better of tokens, that the window really holds.
+  fix       Divide by what the window really holds: its number of micro-steps, or better its number
+            of valid tokens.
 
 `accumaudit explain ACC101` says why it matters and when it is no fault."""
 

@@ -147,6 +147,16 @@ def _write_baseline(report: AuditReport, file: Path) -> None:
 def _write(report: AuditReport, format_: str, output: Path | None, options: Options) -> None:
     if format_ == "github":
         _summarise_step(report, options)
+    try:
+        _send(report, format_, output, options)
+    except BrokenPipeError:  # who reads it has seen enough
+        raise
+    except OSError as error:
+        where = output or "standard output"
+        raise StopError(f"{where}: the report cannot be written: {error.strerror}") from None
+
+
+def _send(report: AuditReport, format_: str, output: Path | None, options: Options) -> None:
     if output is None and format_ == "text":
         _print_text(report)
         return
@@ -155,11 +165,8 @@ def _write(report: AuditReport, format_: str, output: Path | None, options: Opti
     text = rendered(report, format_, options)
     if output is None:
         click.echo(_known(text))
-        return
-    try:
+    else:
         output.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StopError(f"{output}: the report cannot be written: {error.strerror}") from None
 
 
 def _print_text(report: AuditReport) -> None:

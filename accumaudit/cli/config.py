@@ -65,7 +65,7 @@ def find_settings(start: Path) -> Settings:
 def _table(file: Path) -> dict[str, Any] | None:
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
         raise StopError(f"{file}: cannot be read as TOML: {error}") from None
     if file.name == "accumaudit.toml":
         return document

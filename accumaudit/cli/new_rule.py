@@ -35,7 +35,12 @@ fix = '''
 Say in one line what to change.
 
 Hand-written loop: say where.
-DDP: say where, and likewise for FSDP, Trainer, Accelerate, Lightning and DeepSpeed where it can occur.
+DDP: say where.
+FSDP: say where.
+Trainer: say where, or "Not concerned: " and why.
+Accelerate: say where.
+Lightning: say where.
+DeepSpeed: say where.
 '''
 not_a_fault_when = '''
 Say which right loops look like it, and why the query is silent about them.
@@ -108,6 +113,8 @@ def write_skeleton(name: str, family: str | None, code: str | None, into: Path) 
     wrong = wrong_name(name)
     if wrong is not None:
         raise click.UsageError(wrong)
+    if family and not (into / family).resolve().is_relative_to(into.resolve()):
+        raise click.UsageError(f"the family `{family}` lies outside of {into}, whose rules it belongs to")
     try:
         rules = _Rules(into)
     except RuleError as error:
@@ -119,6 +126,9 @@ def write_skeleton(name: str, family: str | None, code: str | None, into: Path) 
     trainings = into / ".." / "tests" / "faults"
     if (trainings / "registry.py").is_file():
         texts[trainings / f"{name.replace('-', '_')}.py"] = TRAINING
+    for file in texts:
+        if file.exists():
+            raise StopError(f"{os.path.relpath(file)} is there already")
     return [
         _written(file, text.format(code=code, name=name, since=__version__)) for file, text in texts.items()
     ]
@@ -126,12 +136,14 @@ def write_skeleton(name: str, family: str | None, code: str | None, into: Path) 
 
 def _written(file: Path, text: str) -> Path:
     file = Path(os.path.relpath(file))
-    file.parent.mkdir(parents=True, exist_ok=True)
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)
     except FileExistsError:
         raise StopError(f"{file} is there already") from None
+    except OSError as error:
+        raise StopError(f"{file}: the skeleton cannot be written: {error.strerror}") from None
     return file
 
 
@@ -183,4 +195,6 @@ class _Rules:
             near = nearest(family or "", known) or f"; there are {', '.join(known)}"
             raise click.UsageError(what + near)
         last = max((code for code in self._codes if code.startswith(starts or "")), default=f"{OWN}000")
+        if last.endswith("999"):
+            raise click.UsageError(f"no code is free after {last}; name one with --code")
         return self.checked(f"{last[:-3]}{int(last[-3:]) + 1:03}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import graphlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,8 @@ class Catalogue(Mapping[str, Rule]):
             if name not in rule.params:
                 known = ", ".join(f"{rule.code}.{one}" for one in rule.params) or "none"
                 raise SelectionError(f"{rule.code} has no parameter `{name}`; it has {known}")
+            if not math.isfinite(value):  # nothing is above or below it: the rule would pass everything
+                raise SelectionError(f"the parameter {path} is a finite number, not {value}")
             rules[rule.code] = replace(rule, params={**rule.params, name: float(value)})
         return Catalogue(rules.values())
 

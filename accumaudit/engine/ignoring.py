@@ -20,7 +20,7 @@ IN_BASELINE: Final = "it stands in the baseline"
 SHOWN: Final = 3
 """Findings of a baseline that are named where they were not found."""
 
-_UPDATES: Final = re.compile(r"(\d{1,15})(?:\s*(-)\s*(\d{1,15})?)?")
+_UPDATES: Final = re.compile(r"(\d{1,15})(?:\s*(-)\s*(\d{1,15})?)?", re.ASCII)
 
 
 class IgnoreError(ValueError):
@@ -32,7 +32,7 @@ class Ignore:
     """Findings that are left out of the report, and why.
 
     Raises:
-        IgnoreError: the reason is empty, or the updates are no numbers.
+        IgnoreError: the reason or the run is empty, or the updates are no numbers.
     """
 
     rule: str
@@ -50,6 +50,10 @@ class Ignore:
         """Check what can be checked without rules and runs."""
         if not self.reason.strip():
             raise IgnoreError(f"the ignore of `{self.rule}` has no reason")
+        if not self.run:
+            raise IgnoreError(
+                f"the ignore of `{self.rule}` names an empty run; leave `run` out for every run"
+            )
         _ = self.span
 
     @property
@@ -68,7 +72,8 @@ class Ignore:
 
     def of(self, run_ids: Collection[str]) -> list[str]:
         """The runs that it is about."""
-        return [run_id for run_id in run_ids if fnmatchcase(run_id, self.run)]
+        pattern = self.run.replace("[", "[[]")  # names of sweeps hold brackets
+        return [run_id for run_id in run_ids if fnmatchcase(run_id, pattern)]
 
     def __str__(self) -> str:
         places = [f"run `{self.run}`"] if self.run != "*" else []
@@ -160,7 +165,7 @@ def read_baseline(file: Path) -> Baseline:
         document = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise IgnoreError(f"{file}: the baseline cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise IgnoreError(f"{file}: this is no baseline: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise IgnoreError(f"{file}: this is no baseline of schema {SCHEMA}; write it with --write-baseline")

@@ -56,5 +56,6 @@ def append_summary(report: AuditReport, options: Options, file: Path) -> None:
     from accumaudit.outputs import markdown
 
     with file.open("ab") as summary:
-        room = SUMMARY_BYTES - summary.tell()
-        summary.write(markdown.cut(report, options, room).encode())
+        gap = b"\n" if summary.tell() else b""  # what stands there may lack its last line's end
+        room = SUMMARY_BYTES - summary.tell() - len(gap)
+        summary.write(gap + markdown.cut(report, options, room).encode())

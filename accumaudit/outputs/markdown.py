@@ -84,6 +84,10 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]
 
 
 def escaped(text: str) -> str:
-    """Text that shows as it is: no mark of Markdown, no HTML, no name that is notified."""
+    """Text that shows as it is: no mark of Markdown, no HTML, no name that is notified, no issue.
+
+    Hosts read names and numbers behind the escapes; a space of no width keeps them apart.
+    """
     shown = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]|~])", r"\\\1", shown).replace("@", "&#64;")
+    marked = re.sub(r"([\\`*_\[\]|~])", r"\\\1", shown)
+    return re.sub(r"@|#(?=[0-9])", r"\g<0>&#8203;", marked)

@@ -70,7 +70,8 @@ class Result:
     @property
     def message(self) -> str:
         """All of it in one paragraph."""
-        return f"{sentence(self.verdict.summary)} In {self.where}: {self.seen}. {self.verdict.advice}"
+        text = f"{sentence(self.verdict.summary)} In {self.where}: {self.seen}. {self.verdict.advice}"
+        return printable(text)  # somebody's own rule may say anything
 
     @property
     def fingerprint(self) -> str:
@@ -145,6 +146,6 @@ def relative(file: str) -> str:
     here, path = Path.cwd(), PurePath(file)
     if path.is_absolute() and path.is_relative_to(here):
         path = path.relative_to(here)
-    text = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:/*", "", path.as_posix())
+    text = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:/+", "", path.as_posix())
     parts = [part for part in posixpath.normpath(text).split("/") if part not in ("", ".", "..")]
     return printable("/".join(parts)) or "log"

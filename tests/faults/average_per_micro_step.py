@@ -9,10 +9,10 @@ FAULT = Fault(
     code="ACC805",
     reports=(),
     elsewhere={
-        "FSDP1": "torch's average copies the model, which raises here; a copy made before the wrapper: not trained",
-        "FSDP2": "torch's average copies the model, which raises here; a copy made before the wrapper: not trained",
+        "FSDP1": "torch's average copies the model, which raises; a copy from before: not trained",
+        "FSDP2": "torch's average copies the model, which raises; a copy from before: not trained",
         "Trainer": "it keeps no average; one in a callback: not trained",
-        "Lightning": "its own average is updated once for each step of an optimizer; one by hand: not trained",
+        "Lightning": "its own average is updated once for each step; one by hand: not trained",
         "DeepSpeed": OWN_LINES,
     },
 )

@@ -10,7 +10,7 @@ FAULT = Fault(
     reports=(),
     elsewhere={
         "Trainer": "it names its checkpoints itself, by the updates",
-        "Lightning": "it names its checkpoints by the steps of optimizers; with several optimizers: not trained",
+        "Lightning": "it names them by the steps of optimizers; with several of these: not trained",
         "DeepSpeed": "the engine's own tag is the number of updates; a tag of the loop's: not trained",
     },
 )

@@ -11,7 +11,7 @@ FAULT = Fault(
     code="ACC802",
     reports=("huggingface/transformers#34567",),
     elsewhere={
-        "Trainer": "it adds the input tokens in every micro-step, or is told to count none, and none are recorded",
+        "Trainer": "it adds up input tokens in every micro-step; where it is told not to, none are recorded",
         "Lightning": OWN_LINES,
         "DeepSpeed": OWN_LINES,
     },

@@ -21,7 +21,7 @@ FAULT = Fault(
         "Trainer": "it makes the schedule before it loads the states of optimizer and schedule",
         "Accelerate": OWN_LINES,
         "Lightning": "it makes the schedule before it loads the states of optimizer and schedule",
-        "DeepSpeed": "the engine gets its schedule before it loads the states; a schedule apart from it: not trained",
+        "DeepSpeed": "the engine has its schedule before it loads the states; one apart: not trained",
     },
 )
 

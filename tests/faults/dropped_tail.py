@@ -13,8 +13,8 @@ FAULT = Fault(
         "tracel-ai/burn#5695",
     ),
     elsewhere={
-        "Trainer": "it steps at the end of data with a length, and without one tail-carried-into-next-epoch occurs",
-        "Lightning": "it steps at the end of the data, whatever the window; with manual optimization: not trained",
+        "Trainer": "it steps at the end of data with a length; without: see tail-carried-into-next-epoch",
+        "Lightning": "it steps at the end of the data; with manual optimization: not trained",
     },
 )
 for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):

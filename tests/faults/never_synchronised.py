@@ -10,9 +10,9 @@ FAULT = Fault(
     reports=("verl-project/verl#7493",),
     elsewhere={
         "torch": "a single process has no other ranks",
-        "Trainer": "it decides itself in which micro-steps DDP reduces",
+        "Trainer": "it decides itself when DDP reduces",
         "Accelerate": OWN_LINES,
-        "Lightning": "it decides itself in which micro-steps DDP reduces; with manual optimization: not trained",
+        "Lightning": "it decides itself when DDP reduces; with manual optimization: not trained",
         "DeepSpeed": "the engine reduces by itself; inside its no_sync: not trained",
     },
 )

@@ -10,7 +10,7 @@ FAULT = Fault(
     reports=("pytorch/pytorch#113765",),
     elsewhere={
         "torch": "a single process has no other ranks",
-        "FSDP1": "missed: the rule compares ranks that watch the same parameter, and each watches one of its shard",
+        "FSDP1": "missed: each rank watches a parameter of its shard, and others are not compared",
         "Trainer": "not trained",
         "Accelerate": OWN_LINES,
         "Lightning": "not trained",

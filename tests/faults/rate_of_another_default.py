@@ -12,7 +12,7 @@ FAULT = Fault(
     elsewhere={
         "Trainer": "it plans its own schedule over the optimizer's rate; a user's own: not trained",
         "Lightning": OWN_LINES,
-        "DeepSpeed": "its WarmupLR takes the optimizer's rate where it is given none; a schedule by hand: not trained",
+        "DeepSpeed": "its WarmupLR takes the optimizer's rate where none is given; others: not trained",
     },
 )
 

@@ -16,7 +16,7 @@ FAULT = Fault(
     elsewhere={
         "Trainer": "it loads the schedule's state with the optimizer's",
         "Lightning": "it loads the schedule's state with the optimizer's",
-        "DeepSpeed": "the engine loads the state of a schedule that it was given; a schedule apart from it: not trained",
+        "DeepSpeed": "the engine loads the state of its own schedule; one apart from it: not trained",
     },
 )
 

@@ -66,7 +66,7 @@ KINDS: Final[Mapping[str, str]] = {
 """The kinds of public reports."""
 
 OWN_LINES: Final = "the faulty lines are the loop's own: not trained apart"
-"""Why a fault has no training in a runtime that never touches those lines: they are a plain loop's there too."""
+"""Why a fault has no training in a runtime: the lines are the same as in a plain loop."""
 
 PATIENCE: Final = 180.0
 """Seconds that a training may take; it needs some ten, most of them to import a framework."""
@@ -117,8 +117,8 @@ class Fault:
     Args:
         kind: K1 to K18.
         code: the rule that finds it.
-        reports: public threads, as owner/repository#number; none where none tells of this very fault.
-        elsewhere: for each runtime without a training, why: the fault cannot occur there, is missed, or was not trained.
+        reports: public threads, as owner/repository#number, that tell of this very fault.
+        elsewhere: for each runtime without a training, why it has none.
     """
 
     def __init__(

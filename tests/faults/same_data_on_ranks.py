@@ -15,7 +15,7 @@ FAULT = Fault(
     elsewhere={
         "torch": "a single process has no other ranks",
         "Trainer": "its loader splits the batches between the ranks; a loader of the user's: not trained",
-        "Accelerate": "its prepared loader splits the batches between the ranks; one not prepared: not trained",
+        "Accelerate": "a prepared loader splits the batches between the ranks; another: not trained",
         "Lightning": "it puts in a sampler that splits the rows, unless told not to: not trained",
         "DeepSpeed": OWN_LINES,
     },

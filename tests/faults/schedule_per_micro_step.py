@@ -16,7 +16,7 @@ FAULT = Fault(
         "tracel-ai/burn#5695",
     ),
     elsewhere={
-        "DeepSpeed": "the engine steps the schedule with the optimizer; a step of the loop's own besides: not trained",
+        "DeepSpeed": "the engine steps the schedule itself; a step of the loop's besides: not trained",
     },
 )
 

@@ -19,7 +19,7 @@ from accumaudit.engine.catalogue import load_rules
 from accumaudit.engine.findings import BROKEN, FAILED, NOT_CHECKED, RunReport, Verdict
 from docs.generate import renewed, table
 from tests.faults.registry import KINDS, PATIENCE, RUNTIMES, Fault, Training, Trap, faults, traps, what
-from tests.processes import Pair, Processes, resolve
+from tests.processes import Pair, PairError, Processes, resolve
 from tests.recorded import faults as hook_faults
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "scoreboard.md"
@@ -58,10 +58,13 @@ def train(
     twins = set()
     for name, training in _trainings(runtime, names):
         group = by.get((runtime, training.processes))
-        training.run(folder / f"{name}.fault", group, honest=False)
-        if _twin(name, training) not in twins:
-            twins.add(_twin(name, training))
-            training.run(folder / _twin(name, training), group, honest=True)
+        try:
+            training.run(folder / f"{name}.fault", group, honest=False)
+            if _twin(name, training) not in twins:
+                twins.add(_twin(name, training))
+                training.run(folder / _twin(name, training), group, honest=True)
+        except PairError as error:
+            raise PairError(f"{name} in {runtime}: {error}") from error
 
 
 def _twin(name: str, training: Training) -> str:
@@ -101,7 +104,11 @@ def cells(runtime: str, folder: Path, names: Collection[str] = ()) -> dict[str, 
     """What was found of each fault in the runtime."""
     trainings = dict(_trainings(runtime, names))
     reports = judge(folder) if trainings else {}
-    found = {name: Cell(ELSEWHERE) for name in faults() if not names and name not in trainings}
+    found = {
+        name: Cell(MISSED if fault.elsewhere[runtime].startswith("missed: ") else ELSEWHERE)
+        for name, fault in faults().items()
+        if not names and name not in trainings
+    }
     for name, training in trainings.items():
         own, twin = f"{name}.fault", _twin(name, training)
         silent = tuple(_accusations(reports[twin], training.notes))

@@ -9,9 +9,9 @@ FAULT = Fault(
     code="ACC201",
     reports=("huggingface/accelerate#2790",),
     elsewhere={
-        "Trainer": "it steps by its own count, which is the declared one",
-        "Lightning": "it steps by its own count, which is the declared one; with manual optimization: not trained",
-        "DeepSpeed": "the engine steps by its own count, which is the declared one; where the loop sets the boundary: not trained",
+        "Trainer": "it steps by the declared count itself",
+        "Lightning": "it steps by the declared count itself; with manual optimization: not trained",
+        "DeepSpeed": "the engine steps by the declared count itself; a boundary set by the loop: not trained",
     },
 )
 for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):

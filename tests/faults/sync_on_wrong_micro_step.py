@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.registry import Fault
+from tests.faults.registry import OWN_LINES, Fault
 
 FAULT = Fault(
     kind="K7",
@@ -10,10 +10,10 @@ FAULT = Fault(
     reports=("modelscope/FunASR#3472",),
     elsewhere={
         "torch": "a single process has no other ranks",
-        "Trainer": "it decides itself in which micro-steps DDP reduces",
-        "Accelerate": "between ranks it reduces by DDP, whose column tells",
-        "Lightning": "it decides itself in which micro-steps DDP reduces",
-        "DeepSpeed": "the engine reduces by itself, whatever the loop does",
+        "Trainer": "it decides itself when DDP reduces",
+        "Accelerate": OWN_LINES,
+        "Lightning": "it decides itself when DDP reduces; with manual optimization: not trained",
+        "DeepSpeed": "the engine reduces by itself; inside its no_sync: not trained",
     },
 )
 FAULT.by_demo("DDP", "sync-on-wrong-micro-step", first=1)

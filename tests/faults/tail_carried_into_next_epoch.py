@@ -17,7 +17,7 @@ FAULT = Fault(
     code="ACC206",
     reports=("WalkingMeatAxolotl/AnimaLoraStudio#305", "timoschick/pet#25"),
     elsewhere={
-        "Lightning": "it steps at the end of the data, whatever the window; with manual optimization: not trained",
+        "Lightning": "it steps at the end of the data; with manual optimization: not trained",
     },
 )
 

@@ -11,7 +11,7 @@ FAULT = Fault(
     elsewhere={
         "Trainer": "it unscales once for each update, after the last backward",
         "Accelerate": OWN_LINES,
-        "Lightning": "it unscales in the optimizer's step, after the last backward; with manual optimization: not trained",
+        "Lightning": "it unscales after the last backward; with manual optimization: not trained",
         "DeepSpeed": "the engine unscales in its step, after the last backward",
     },
 )

@@ -17,9 +17,9 @@ FAULT = Fault(
     code="ACC204",
     reports=("huggingface/transformers#37777",),
     elsewhere={
-        "Trainer": "it steps by its own count, which is the declared one",
-        "Lightning": "it steps by its own count, which is the declared one; with manual optimization: not trained",
-        "DeepSpeed": "the engine steps by its own count, which is the declared one; where the loop sets the boundary: not trained",
+        "Trainer": "it steps by the declared count itself",
+        "Lightning": "it steps by the declared count itself; with manual optimization: not trained",
+        "DeepSpeed": "the engine steps by the declared count itself; a boundary set by the loop: not trained",
     },
 )
 
