@@ -36,6 +36,7 @@ def shown(runtime: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_no_trap_is_accused(tmp_path: Path, pair: Pair) -> None:
     with scoreboard.groups(pair) as by:
         scoreboard.train_traps(tmp_path, by)
