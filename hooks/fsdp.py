@@ -127,6 +127,8 @@ class ShardingReducer(Reducer):
         if self.tensor_size > 1:
             found |= {"tensor_rank": self.tensor_rank, "tensor_size": self.tensor_size}
         size = self.shard_size * self.replica_size
+        if size * self.tensor_size == 1:
+            return found  # it reduces nothing, in silence: ranks of the data, as without a wrapper
         place = self.replica_rank * self.shard_size + self.shard_rank
         return found | data_ranks(place, size, size * self.tensor_size == world_size)
 
