@@ -72,7 +72,8 @@ def run(command: list[str], folder: Path, **variables: str) -> str:
         raise ToolError(f"{Path(command[0]).name} took longer than {TIMEOUT:.0f} s") from None
     if done.returncode:
         last = (done.stdout.strip().splitlines() or ["nothing was printed"])[-1]
-        raise ToolError(f"{Path(command[0]).name}: {last[:200]}")
+        without_places = re.sub(r"'?/[^\s']+'?", "a file", last)
+        raise ToolError(f"{Path(command[0]).name}: {without_places[:200]}")
     return done.stdout
 
 
