@@ -230,9 +230,11 @@ class Track:
         """Whether no backward went before through one of its forwards: in a pipeline that is a micro-step."""
         if not self.window.micro_steps:
             return True
+        if not self._recorder.pipelined:
+            return False
         used = {id(forward) for step in self.window.micro_steps for forward in step.forwards}
         own = (forward for forward in backward.forwards if forward.recorder == id(self._recorder))
-        return self._recorder.pipelined and any(id(forward) not in used for forward in own)
+        return any(id(forward) not in used for forward in own)
 
     def reduced_late(self) -> None:
         """What the backwards gathered has been reduced, after the last of them: it is noted at that one."""

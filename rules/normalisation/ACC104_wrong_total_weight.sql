@@ -56,6 +56,9 @@ Gradients that the loop multiplies before the step are taken into account, and s
 without tokens, and losses that are summed or computed in chunks. Where fully masked samples alone were
 counted too it may be policy: a note.
 
+Losses that are summed and divided by nothing weigh as much as the update has tokens. That may be meant: a
+warning, and only where the updates have different numbers of tokens.
+
 Weights that change sign (a policy gradient), and gradients that an unknown hook reduces, are not judged.
 '''
 references = [
@@ -99,7 +102,12 @@ SELECT run_id,
        attempt_id,
        NULL AS rank,
        weight_cause <> 'right' AS fault,
-       CASE WHEN whole AND structural THEN 'error' ELSE 'note' END AS severity,
+       CASE
+           WHEN (whole AND structural) IS NOT TRUE THEN 'note'
+           -- Sums may be meant: nothing but the loop's author tells them from a division that was forgotten.
+           WHEN weight_cause IN ('N', 'N/W', 'N/R') THEN 'warning'
+           ELSE 'error'
+       END AS severity,
        total_weight AS observed,
        1.0 AS expected,
        format(

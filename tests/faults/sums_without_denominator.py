@@ -29,10 +29,10 @@ class Summed(Loop):
 
 
 for runtime in ("torch", "DDP", "FSDP1", "FSDP2", "Accelerate"):
-    FAULT.by_demo(runtime, Summed, first=1)
+    FAULT.by_demo(runtime, Summed, first=1, severity="warning")
 
 
-@FAULT.on("Trainer", first=1)
+@FAULT.on("Trainer", first=1, severity="warning")
 def trainer(folder: str, honest: bool) -> None:
     from tests.runtimes import hf
 
