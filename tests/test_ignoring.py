@@ -16,6 +16,8 @@ from accumaudit.engine.ignoring import Ignore, IgnoreError, read_baseline
 from tests.records import write_run
 from tests.rulefiles import rows, write_rule
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 OLD = "the loop was mended since"
 
 

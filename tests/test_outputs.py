@@ -29,6 +29,8 @@ from accumaudit.outputs.results import Options, Place, relative
 from tests.records import write_run
 from tests.rulefiles import rows, write_rule
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 HOSTILE = "a|b,c:d%<img src=x>`@team`\n::error::gone\x1b[31m"
 """The name of a run whose folder somebody else named."""
 

@@ -25,6 +25,8 @@ from tests.reported_loops import (
     warmed_up,
 )
 
+pytestmark = pytest.mark.slow  # frameworks and pairs of processes train
+
 
 @dataclass
 class Seen:

@@ -11,6 +11,8 @@ import pytest
 from tests.records import write_run
 from tests.verdicts import faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 CODE = "ACC405"
 SHARDS: dict[str, Any] = {
     "wrapper": "fsdp1",

@@ -11,6 +11,8 @@ from accumaudit.engine import check_paths
 from tests.records import write_run
 from tests.verdicts import faults, judge, the_fault
 
+pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
+
 SHARDS: dict[str, Any] = {
     "wrapper": "fsdp2",
     "shard_size": 2,

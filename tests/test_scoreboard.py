@@ -11,12 +11,13 @@ from tests.faults import scoreboard
 from tests.faults.registry import KINDS, RUNTIMES, faults, traps
 from tests.processes import Pair
 
+pytestmark = pytest.mark.slow  # every framework is imported
+
 PAGE = scoreboard.PAGE.read_text(encoding="utf-8")
 AT_LENGTH = ("FSDP1", "FSDP2")
 """Columns that take minutes each: `make scoreboard` trains them too, and says what is wrong."""
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("runtime", [runtime for runtime in RUNTIMES if runtime not in AT_LENGTH])
 def test_every_fault_is_found_and_its_twin_is_silent(runtime: str, tmp_path: Path, pair: Pair) -> None:
@@ -36,7 +37,6 @@ def shown(runtime: str) -> dict[str, str]:
     return dict(zip(faults(), (row[column].rstrip(" |") for row in rows), strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_trap_is_accused(tmp_path: Path, pair: Pair) -> None:
     with scoreboard.groups(pair) as by:
