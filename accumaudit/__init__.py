@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from accumaudit import testing
-    from accumaudit.hooks import Audit, attach
+    from accumaudit.hooks import Audit, FaultFoundError, attach
     from accumaudit.hooks.accelerate_loop import attach_accelerate
     from accumaudit.hooks.deepspeed_engine import attach_deepspeed
     from accumaudit.opened import Ledger, LedgerError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Audit",
+    "FaultFoundError",
     "Ledger",
     "LedgerError",
     "__version__",
@@ -34,6 +35,7 @@ _LAZY = {
     "attach_accelerate": "accumaudit.hooks.accelerate_loop",
     "attach_deepspeed": "accumaudit.hooks.deepspeed_engine",
     "Audit": "accumaudit.hooks",
+    "FaultFoundError": "accumaudit.hooks",
     "Ledger": "accumaudit.opened",
     "LedgerError": "accumaudit.opened",
 }

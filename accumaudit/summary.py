@@ -73,7 +73,7 @@ def at_start(run: Path, attempts: int) -> str:
 def at_close(run: Path) -> Iterator[str]:
     """The verdict on the run: a line for each finding and one that counts."""
     from accumaudit.engine.findings import FAILED
-    from accumaudit.outputs.words import footer, updates
+    from accumaudit.outputs.words import footer, headline
 
     ledger = _read_when(run, _not_closed)
     try:
@@ -83,9 +83,7 @@ def at_close(run: Path) -> Iterator[str]:
     failed = [(verdict, one) for one in report.runs for verdict in one.with_status(FAILED)]
     faults = [(verdict, one) for verdict, one in failed if verdict.severity != "note"]
     for verdict, one in faults[:SHOWN]:
-        if verdict.finding:
-            where = updates(verdict.finding, one)
-            yield f"{verdict.severity} {verdict.code} {verdict.name}, {where}: {verdict.finding.message}"
+        yield headline(verdict, one)
     yield footer(report) + (f" `accumaudit check {run}` says more." if failed else "")
 
 

@@ -1,4 +1,4 @@
-"""Writes the generated parts of README.md and docs/; with --check only says which are out of date.
+"""Writes the generated parts of README.md and docs/ and the dashboards; --check says which are out of date.
 
 A part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. Its text comes from the schema of
 the record, the headers of the rules and the demo itself, so that no page can drift from them.
@@ -21,11 +21,14 @@ import pyarrow as pa
 from accumaudit import importers
 from accumaudit.cli.explain import RUNTIMES, manual, thresholds
 from accumaudit.cli.glossary import WORDS
+from accumaudit.dashboards import boards, exporting
 from accumaudit.engine.catalogue import Catalogue, load_rules
 from accumaudit.engine.rule import Rule
 from accumaudit.ledger.columns import TYPES
 from accumaudit.ledger.schema import FIELDS, RECORD_FIELD, Field
 from accumaudit.rules import TABLES
+from accumaudit.service import metric_list
+from accumaudit.service.metric_list import Metric
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final = ("README.md", "docs/ci.md", "docs/ledger.md", "docs/logs.md", "docs/rules.md")
@@ -141,6 +144,16 @@ def by_runtime(fix: str) -> str:
     return re.sub(rf"^({'|'.join(RUNTIMES)}):", r"- **\1**:", fix, flags=re.MULTILINE)
 
 
+def metric_table(metrics: Iterable[Metric]) -> str:
+    """Metrics that Prometheus gets, with their labels."""
+
+    def row(metric: Metric) -> tuple[str, ...]:
+        labels = ", ".join(f"`{name}`" for name in metric.labels)
+        return f"`{metric.name}`", metric.kind, labels, metric.meaning
+
+    return table(("metric", "kind", "labels", "meaning"), map(row, metrics))
+
+
 def word_table() -> str:
     """The words of the trade that the manuals use."""
     return table(("word", "what it means"), WORDS.items())
@@ -225,6 +238,10 @@ def pages() -> dict[Path, str]:
         "rule-list": lambda: rule_table(rules, "docs/rules.md"),
         "rule-table": lambda: rule_table(rules),
         "words": word_table,
+        "metrics-of-runs": lambda: metric_table(metric_list.OF_RUNS),
+        "metrics-over-ranks": lambda: metric_table(metric_list.OF_RANKS),
+        "metrics-of-each-rank": lambda: metric_table(metric_list.OF_EACH_RANK),
+        "metrics-of-the-service": lambda: metric_table(metric_list.OF_THE_SERVICE),
         "rules": lambda: rule_sections(rules),
         "demo": demo,
         "formats": format_table,
@@ -237,10 +254,20 @@ def pages() -> dict[Path, str]:
     return {ROOT / name: renewed((ROOT / name).read_text(encoding="utf-8"), parts) for name in PAGES}
 
 
+def dashboards() -> dict[Path, str]:
+    """Every dashboard, as it should be."""
+    return {ROOT / "dashboards" / name: exporting.text(board) for name, board in boards.by_file().items()}
+
+
 def main(arguments: list[str]) -> int:
-    """Write the pages, or with --check compare them; 1 where one is out of date."""
+    """Write the files, or with --check compare them; 1 where one is out of date."""
     check = arguments == ["--check"]
-    stale = {path: text for path, text in pages().items() if path.read_text(encoding="utf-8") != text}
+    written = pages() | dashboards()
+    stale = {
+        path: text
+        for path, text in written.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
     for path, text in stale.items():
         name = path.relative_to(ROOT)
         if check:

@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from accumaudit.hooks.attaching import attach
 from accumaudit.hooks.audit import Audit
+from accumaudit.hooks.watching import FaultFoundError, Finding
 
-__all__ = ["Audit", "attach"]
+__all__ = ["Audit", "FaultFoundError", "Finding", "attach"]

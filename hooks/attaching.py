@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.optim import Optimizer
 
 from accumaudit.hooks import patches
@@ -22,7 +22,9 @@ from accumaudit.hooks.recorder import Recorder
 from accumaudit.hooks.reducers import Reducer, reducer_of
 from accumaudit.hooks.session import session
 from accumaudit.hooks.settle import Settler
+from accumaudit.hooks.stopping import Stopper
 from accumaudit.hooks.summary import Summary
+from accumaudit.hooks.watching import Watcher
 from accumaudit.ledger.writer import LedgerWriter, ledger_path
 
 LAZY: Final = frozenset({"lazy", "meta", "xla"})
@@ -50,6 +52,8 @@ def attach(
     every: int = 1,
     microbatch_detail: Literal["full", "sums"] = "full",
     summary: bool = True,
+    watch: bool = False,
+    stop_on: Literal["error", "warning", "note"] | None = None,
 ) -> Audit:
     """Record every optimizer update of a training loop.
 
@@ -75,13 +79,19 @@ def attach(
         every: attempts to one record; scalers' skips are counted in between all the same.
         microbatch_detail: "full", or "sums" of each window in place of one entry per micro-step.
         summary: say one line after three windows, and the verdict at the end.
+        watch: judge the run while it is recorded, in a process of its own that rank 0 starts; each finding is
+            said once on rank 0's stderr, and `audit.findings()` has those so far.
+        stop_on: watch, and once there is a finding of this severity or of a higher one, raise FaultFoundError
+            on all ranks alike, before the first forward of a window. The ranks agree by a reduction of one
+            number over the default group at each attempt: all must make equally many.
 
     Returns:
         The audit; close it, or use it in a with-statement.
 
     Raises:
         ValueError: no trainable parameter, an optimizer of other parameters, an optimizer that is attached
-            already, lists of unequal length, a number that cannot be, or a layout of other ranks.
+            already, lists of unequal length, a number that cannot be, a layout of other ranks, or ranks that
+            are to stop together and have no process group.
         TypeError: a scheduler, scaler or layout that is none, or data whose iteration cannot be watched.
         OSError: log_dir cannot be written.
     """
@@ -101,6 +111,8 @@ def attach(
         every=every,
         microbatch_detail=microbatch_detail,
         summary=summary,
+        watch=watch,
+        stop_on=stop_on,
     )
     return attach_runtime(Contract(), model, optimizer, scheduler, scaler, options)
 
@@ -126,6 +138,7 @@ def attach_runtime(
     run = Path(options.log_dir)
     rank, world_size = global_rank()
     writing = options.writing_ranks(world_size)
+    _check_group(options, world_size)
     declared = options.declared(writing, world_size)
     launch = launch_token(run, world_size)
     if writing is not None and rank not in writing:
@@ -157,7 +170,10 @@ def attach_runtime(
     recorder.writer = _open_ledger(ledger_path(run, rank, launch), head)
     if (lazy := _lazy_devices(recorder)) is not None:
         return _without_hooks(recorder, lazy)
-    audit = Audit(recorder, Summary(run, recorder) if options.summary and rank == 0 else None)
+    watcher = Watcher(run) if options.watches and rank == 0 else None
+    if options.stop_on is not None:
+        recorder.stopper = Stopper(options.stop_on, watcher, several_ranks=world_size > 1)
+    audit = Audit(recorder, Summary(run, recorder) if options.summary and rank == 0 else None, watcher)
     _start(recorder, audit)
     if head["data_parallel_size"] is None:
         reduced = head["shard_size"] * head["replica_size"]
@@ -241,6 +257,16 @@ def _check_scaler(scaler: Any) -> None:
         raise TypeError(
             f"accumaudit: scaler is a {type(scaler).__name__}, no torch.amp.GradScaler; give the one inside "
             "it, or none: a loss scale that the loop makes by hand needs none"
+        )
+
+
+def _check_group(options: Options, world_size: int) -> None:
+    if options.stop_on is None or world_size == 1:
+        return
+    if not (distributed.is_available() and distributed.is_initialized()):
+        raise ValueError(
+            f"accumaudit: stop_on stops {world_size} ranks alike, and they cannot talk to each other yet; "
+            "attach after init_process_group"
         )
 
 

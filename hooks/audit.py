@@ -17,6 +17,7 @@ from accumaudit.hooks import patches
 from accumaudit.hooks.recorder import Recorder
 from accumaudit.hooks.session import session
 from accumaudit.hooks.summary import Summary
+from accumaudit.hooks.watching import Finding, Watcher
 
 DECLARABLE: Final = (
     "accumulation_steps",
@@ -40,9 +41,12 @@ class Audit:
     Faults inside are logged and never reach the training; wrong arguments raise where they are given.
     """
 
-    def __init__(self, recorder: Recorder | None, summary: Summary | None = None) -> None:
+    def __init__(
+        self, recorder: Recorder | None, summary: Summary | None = None, watcher: Watcher | None = None
+    ) -> None:
         self._recorder = recorder
         self._summary = summary
+        self._watcher = watcher
         self._last_state: dict[str, Any] = {}
         if recorder is not None:
             atexit.register(self._exit)
@@ -155,6 +159,14 @@ class Audit:
             if name not in PLACE and isinstance(value, (bool, int, float)) and math.isfinite(value)
         }
 
+    def findings(self) -> list[Finding]:
+        """What has been found in this launch so far, the highest severity first.
+
+        It is empty but on rank 0, where `attach` was told to watch. Once the audit is closed it is about all
+        that was recorded.
+        """
+        return [] if self._watcher is None else list(self._watcher.findings)
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs so that a resumed run goes on counting."""
         return self._last_state if self._recorder is None else self._recorder.state_dict()
@@ -190,8 +202,9 @@ class Audit:
         recorder.stop()
         recorder.guard(lambda: self._last_state.update(recorder.state_dict()))
         recorder.finish(reason, finished)
+        verdict = None if self._watcher is None else self._watcher.close()
         if self._summary is not None:
-            self._summary.close()
+            self._summary.close(verdict)
 
     def _forget(self, recorder: Recorder) -> None:
         """Take away what stands in torch and in this process."""
@@ -206,6 +219,8 @@ class Audit:
     def _disown(self) -> None:
         """In a forked child, such as a data worker: the run is the parent's, and so is what it says."""
         recorder, self._recorder, self._summary = self._recorder, None, None
+        if self._watcher is not None:
+            self._watcher.disown()
         if recorder is not None:
             self._forget(recorder)
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from accumaudit.hooks.watching import FaultFoundError
+
 log = logging.getLogger("accumaudit")
 
 
@@ -42,7 +44,8 @@ class Hook:
     """Calls `function`, but only for `owner` (where one is named) and only while it is this very object.
 
     It does nothing while torch compiles, traces or captures the training as a graph.
-    Whatever goes wrong inside is given to `on_fault` and never reaches the training.
+    Whatever goes wrong inside is given to `on_fault` and never reaches the training, but for the one error
+    that it has asked for.
     """
 
     def __init__(
@@ -61,6 +64,8 @@ class Hook:
             if not unreal():
                 return self._function(first, *args, **kwargs)
             self.passed_over = True
+        except FaultFoundError:
+            raise
         except Exception as error:
             self._on_fault(error)
         return None

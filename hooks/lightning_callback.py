@@ -196,6 +196,8 @@ class AccumauditCallback:
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """A micro-step begins: how many there are to be, or the scheduler, may be others than before."""
+        if (recorder := self._audit.recorder) is not None and recorder.stopper is not None:
+            recorder.stopper.micro_step_begins()
         self._batch, self._forward = batch, None
         self._tell(_follow_scheduler, trainer)
         if pl_module.automatic_optimization and "accumulation_steps" not in self._options:

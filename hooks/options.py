@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from accumaudit.hooks import patches
 from accumaudit.hooks.layout import coordinates
+from accumaudit.hooks.watching import SEVERITIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,13 @@ class Options:
     every: int = 1
     microbatch_detail: Literal["full", "sums"] = "full"
     summary: bool = True
+    watch: bool = False
+    stop_on: Literal["error", "warning", "note"] | None = None
+
+    @property
+    def watches(self) -> bool:
+        """Whether the run is judged while it is recorded."""
+        return self.watch or self.stop_on is not None
 
     def check(self) -> None:
         """Refuse what cannot be.
@@ -58,13 +66,23 @@ class Options:
             raise ValueError(
                 f"accumaudit: microbatch_detail is {self.microbatch_detail!r}; it is full or sums"
             )
+        if self.stop_on is not None and self.stop_on not in SEVERITIES:
+            raise ValueError(f"accumaudit: stop_on is {self.stop_on!r}; it is error, warning or note")
 
     def writing_ranks(self, world_size: int) -> list[int] | None:
         """The ranks that write; None where all do.
 
         Raises:
-            ValueError: ranks that there are none of.
+            ValueError: ranks that there are none of, or too few of them for what is asked besides.
         """
+        chosen = self._chosen_ranks(world_size)
+        if chosen is not None and self.stop_on is not None:
+            raise ValueError("accumaudit: stop_on stops all ranks alike and needs all to record: ranks='all'")
+        if chosen is not None and self.watch and 0 not in chosen:
+            raise ValueError(f"accumaudit: watch is rank 0's, which ranks={list(self.ranks)} leaves out")
+        return chosen
+
+    def _chosen_ranks(self, world_size: int) -> list[int] | None:
         if isinstance(self.ranks, str):
             if self.ranks not in ("all", "first"):
                 raise ValueError(f"accumaudit: ranks is {self.ranks!r}; it is all, first, or a list of ranks")

@@ -33,6 +33,7 @@ from accumaudit.hooks.session import session
 from accumaudit.hooks.settle import Settler
 from accumaudit.hooks.shards import is_distributed
 from accumaudit.hooks.shipment import Shipment
+from accumaudit.hooks.stopping import Stopper
 from accumaudit.hooks.track import Track
 from accumaudit.hooks.window import Backward, Forward, Window
 from accumaudit.ledger.schema import SCHEMA_VERSION
@@ -73,6 +74,7 @@ class Recorder:
         self._divisor = self._divisor_now()
         self.settler = settler
         self.writer: LedgerWriter | None = None
+        self.stopper: Stopper | None = None
         self.epoch: int | None = None
         self.faults = 0
         self.thread = threading.get_ident()
@@ -101,6 +103,8 @@ class Recorder:
 
     def start(self) -> None:
         """Set every hook."""
+        if self.stopper is not None:
+            self.stopper.watch(self)
         if not self.contract.tells_forwards:
             self._hook_forwards(self.model)
         for track in self.tracks:
@@ -133,6 +137,11 @@ class Recorder:
                     self._hook(self._forward_ended, inner), with_kwargs=True, always_call=True
                 )
             )
+
+    def attempt_ended(self, track: Track) -> None:
+        """The attempt of an optimizer is over."""
+        if self.stopper is not None and track is self.tracks[0]:
+            self.stopper.attempt_ended()
 
     def _hook_optimizer(self, track: Track) -> None:
         optimizer = track.optimizer

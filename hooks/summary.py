@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from accumaudit.hooks.watching import say
+
 if TYPE_CHECKING:
     from accumaudit.hooks.recorder import Recorder
 
@@ -51,9 +53,12 @@ class Summary:
             sys.stderr.write(text.decode("utf-8", "replace"))
             sys.stderr.flush()
 
-    def close(self) -> None:
-        """Print the verdict."""
+    def close(self, verdict: str | None = None) -> None:
+        """Print the verdict: the one that is given, where the findings were said before."""
         if self._able:
             if self._process is not None and self._process.poll() is None:
                 self._process.kill()
-            self._say()
+            if verdict is None:
+                self._say()
+            else:
+                say(verdict)

@@ -586,6 +586,7 @@ class Track:
         if not attempt.placed:
             self.window.events.append(attempt.event)
         self.probe.resync()
+        self._recorder.attempt_ended(self)
 
     def _state_step(self) -> Tensor | int | None:
         """The optimizer's count, of the polled parameter first."""

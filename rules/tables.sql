@@ -195,7 +195,7 @@ FROM (
 
 -- marks: a row per mark, with every field of its record ----------------------------------------------------
 
-CREATE TABLE marks AS FROM mark_records;
+ALTER TABLE mark_records RENAME TO marks;
 
 -- windows: a row per run_id, launch, optimizer and attempt_id, over all ranks ------------------------------
 --   optimizer_update_id, micro_step_id, epoch, time   the largest
@@ -588,7 +588,7 @@ CREATE TABLE positions (
     run_id VARCHAR, launch BIGINT, optimizer BIGINT, attempt_id BIGINT, position BIGINT, lag BIGINT
 );
 
-DROP MACRO rank_total; DROP MACRO fits; DROP MACRO off; DROP VIEW run_records; DROP VIEW mark_records;
+DROP MACRO rank_total; DROP MACRO fits; DROP MACRO off; DROP TABLE run_records;
 DROP TABLE declared; DROP TABLE run_lines; DROP TABLE loss_stages; DROP TABLE layouts; DROP TABLE joined;
 DROP TABLE shards; DROP TABLE missing; DROP TABLE inferred; DROP TABLE ended; DROP TABLE watched; DROP TABLE digests;
 DROP TABLE probes; DROP TABLE weighed; DROP TABLE histories; DROP TABLE moving; DROP TABLE fitted;

@@ -20,6 +20,7 @@ from accumaudit.cli.judging import exit_status, judge, tell_unused, wanted_rules
 
 if TYPE_CHECKING:
     from accumaudit.engine.findings import AuditReport
+    from accumaudit.ledger.reader import Ledger
     from accumaudit.outputs.results import Options, Place
 
 
@@ -62,6 +63,12 @@ def _anchor(_: click.Context, param: click.Parameter, text: str | None) -> Place
     metavar="FILE",
     help="Write all findings to this file, and leave them out from now on.",
 )
+@click.option(
+    "--textfile",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write metrics for Prometheus' node_exporter too, whole or not at all: FILE.prom.",
+)
 @click.option("--fail-on", type=Choice(FAIL_ON), help="Lowest severity that gives exit status 1.  [error]")
 @click.option("--rules", multiple=True, metavar="DIR", help="A folder of further rules.")
 @click.option("--param", multiple=True, metavar="CODE.NAME=VALUE", help="Set a threshold of a rule.")
@@ -76,6 +83,7 @@ def command(
     ignore: tuple[str, ...],
     baseline: Path | None,
     write_baseline: Path | None,
+    textfile: Path | None,
     fail_on: str | None,
     rules: tuple[str, ...],
     param: tuple[str, ...],
@@ -99,7 +107,7 @@ def command(
         arguments=arguments or found.arguments,
         columns=columns or found.columns,
     )
-    report = _audit(paths, settings, write_baseline)
+    report = _audit(paths, settings, write_baseline, textfile)
     tell_unused(report)
     from accumaudit.outputs.results import Options
 
@@ -123,16 +131,30 @@ def _params(values: Iterable[str]) -> dict[str, float]:
     return params
 
 
-def _audit(places: tuple[Path | str, ...], settings: Settings, write_baseline: Path | None) -> AuditReport:
+def _audit(
+    places: tuple[Path | str, ...], settings: Settings, write_baseline: Path | None, textfile: Path | None
+) -> AuditReport:
     without = settings if write_baseline is None else replace(settings, baseline=None)
     catalogue = wanted_rules(without)
     ledger = open_ledger(places, settings)
     try:
         if write_baseline is not None:
             _write_baseline(judge(ledger, catalogue, without), write_baseline)
-        return judge(ledger, catalogue, settings)
+        report = judge(ledger, catalogue, settings)
+        if textfile is not None:
+            _write_metrics(ledger, report, textfile)
+        return report
     finally:
         ledger.close()
+
+
+def _write_metrics(ledger: Ledger, report: AuditReport, file: Path) -> None:
+    from accumaudit.outputs.textfile import write_textfile
+
+    try:
+        write_textfile(ledger, report, file)
+    except OSError as error:
+        raise StopError(f"{file}: the metrics cannot be written: {error.strerror}") from None
 
 
 def _write_baseline(report: AuditReport, file: Path) -> None:

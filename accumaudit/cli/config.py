@@ -62,12 +62,18 @@ def find_settings(start: Path) -> Settings:
     return Settings()
 
 
+def read_settings(file: Path) -> Settings:
+    """The settings of one file, whatever its name: pyproject.toml's table, or a file of them alone."""
+    table = _table(file)
+    return Settings() if table is None else _settings(file, table)
+
+
 def _table(file: Path) -> dict[str, Any] | None:
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
         raise StopError(f"{file}: cannot be read as TOML: {error}") from None
-    if file.name == "accumaudit.toml":
+    if file.name != "pyproject.toml":
         return document
     tool = document.get("tool", {})
     table = tool.get("accumaudit") if isinstance(tool, dict) else None

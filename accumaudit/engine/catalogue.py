@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import graphlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -90,16 +91,26 @@ class Catalogue(Mapping[str, Rule]):
 
 def load_rules(*folders: Path | None) -> Catalogue:
     """Read the bundled rules and those of further folders."""
-    return read_folders(FOLDER, *folders)
+    return Catalogue((*_bundled(), *_read(folders)))
 
 
 def read_folders(*folders: Path | None) -> Catalogue:
     """Read the rules of folders, which need not be the bundled ones."""
-    parser = duckdb.connect()
-    try:
-        return Catalogue(read_rule(file, parser) for file in _rule_files(*folders))
-    finally:
-        parser.close()
+    return Catalogue(_read(folders))
+
+
+@functools.cache
+def _bundled() -> tuple[Rule, ...]:
+    """The rules of the package; that their queries are sound is tested, and to parse them all takes long."""
+    return tuple(read_rule(file, None) for file in _rule_files(FOLDER))
+
+
+def _read(folders: Iterable[Path | None]) -> list[Rule]:
+    files = [*_rule_files(*folders)]
+    if not files:
+        return []
+    with duckdb.connect() as parser:
+        return [read_rule(file, parser) for file in files]
 
 
 def _rule_files(*folders: Path | None) -> Iterator[Path]:

@@ -216,6 +216,24 @@ def findings(ledger: Ledger) -> dict[Share, Found]:
     return found
 
 
+Place = tuple[int | None, int | None, int | None, int | None]
+"""A launch, an optimizer, an attempt, and the number of its update."""
+
+
+def attempts_of_findings(connection: duckdb.DuckDBPyConnection) -> dict[Key, list[Place]]:
+    """Every attempt in which a rule found a fault that is reported, for each rule and run."""
+    found: dict[Key, list[Place]] = defaultdict(list)
+    rows = connection.execute(
+        f"""
+        SELECT f.code, f.run_id, f.launch, f.optimizer, f.attempt_id, min({_NUMBER})
+        FROM {_NUMBERED} WHERE f.cause IS NULL AND f.ignored IS NULL GROUP BY ALL ORDER BY ALL
+        """
+    ).fetchall()
+    for code, run_id, launch, optimizer, attempt_id, update in rows:
+        found[code, run_id].append((launch, optimizer, attempt_id, update))
+    return found
+
+
 def _examples(connection: duckdb.DuckDBPyConnection) -> dict[Share, list[Example]]:
     """The first attempts of each finding, the highest severity first, with their place in the files."""
     rows = connection.execute(
@@ -367,7 +385,7 @@ class Presence:
             unknown: the number of its rows.
             title: what a foreign log is called.
         """
-        missing = [need for need in rule.needs if not self._somewhere(run_id, need)]
+        missing = self._missing(rule, run_id)
         if title is not None and run_id not in self._counts["updates"]:
             return f"{title} holds no updates"
         if missing and title is not None:
@@ -388,6 +406,13 @@ class Presence:
         if unknown == 1:
             return "one row was in scope, and the record does not decide it"
         return f"{unknown:,} rows were in scope, and the record decides none of them"
+
+    def meets(self, rule: Rule, run_id: str) -> bool:
+        """Whether a run holds what the rule needs, so that it may judge something."""
+        return not self._missing(rule, run_id)
+
+    def _missing(self, rule: Rule, run_id: str) -> list[str]:
+        return [need for need in rule.needs if not self._somewhere(run_id, need)]
 
     def _somewhere(self, run_id: str, need: str) -> bool:
         """Whether one of the need's fields is there."""

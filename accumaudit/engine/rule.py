@@ -124,8 +124,8 @@ def file_name(code: str, name: str) -> str:
     return f"{code}_{name.replace('-', '_')}.sql"
 
 
-def read_rule(file: Path, parser: duckdb.DuckDBPyConnection) -> Rule:
-    """Read and check one rule file; the connection only parses."""
+def read_rule(file: Path, parser: duckdb.DuckDBPyConnection | None) -> Rule:
+    """Read and check one rule file; the connection only parses. Without one the query is taken as it is."""
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -134,7 +134,8 @@ def read_rule(file: Path, parser: duckdb.DuckDBPyConnection) -> Rule:
         ) from None
     header = _Header.split(file, text)
     values = header.checked()
-    _check_sql(header, text, parser, values.get("params", {}))
+    if parser is not None:
+        _check_sql(header, text, parser, values.get("params", {}))
     fields: dict[str, Any] = {key: values[key].strip() for key in _TEXTS}
     fields |= {key: tuple(values.get(key, ())) for key in _LISTS}
     fields["params"] = {key: float(value) for key, value in values.get("params", {}).items()}

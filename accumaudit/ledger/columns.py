@@ -59,14 +59,14 @@ def rare(name: str) -> str:
     return f'rest[1]."{name}"'
 
 
-def view(kind: str) -> str:
-    """Create the view of the records of runs or marks: their own fields, whose they are, where they stand."""
+def table(kind: str) -> str:
+    """Create the table of the records of runs or marks: their fields, whose they are, where they stand."""
     names = []
     for field in FIELDS[kind]:
         if field.name != "launch":
             names += list(_seen(field))
     return f"""
-        CREATE VIEW {kind}_records AS
+        CREATE TABLE {kind}_records AS
         SELECT h.run_id, h.launch, r.launch AS launch_token, {", ".join(names)},
                h.file, if(h.numbered, r.seq, r.n - h.first_line + 1) AS line, r.n AS place
         FROM stored.records r

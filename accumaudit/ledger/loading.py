@@ -13,7 +13,7 @@ from uuid import uuid4
 import duckdb
 
 from accumaudit import importers
-from accumaudit.ledger import columns, recovery
+from accumaudit.ledger import columns, parsing, recovery
 from accumaudit.ledger.derived import LISTS
 from accumaudit.ledger.sources import Kind, Source
 
@@ -31,6 +31,9 @@ PLACES: Final = 2**40
 
 SMALL: Final = 4 * 2**20
 """Bytes of input below which threads cost more than they save; so do typed columns, a file."""
+
+UNUSED_OPTIMIZERS: Final = ("join_order", "statistics_propagation")
+"""Steps of planning that small input is not worth: they take a sixth of a rule's time, and save none."""
 
 PACKED: Final = 8
 """How many times as long JSON is as its compressed form, about."""
@@ -96,14 +99,20 @@ def connect(sources: Sequence[Source]) -> duckdb.DuckDBPyConnection:
     folder = Path(tempfile.gettempdir()) / f"accumaudit-{uuid4().hex}"
     connection.execute("CREATE SCHEMA stored")
     connection.execute(f"SET temp_directory = {columns.quoted(str(folder))}")
-    if size(sources) < SMALL:
+    if is_tiny(sources):
         connection.execute("SET threads = 1")
+        connection.execute(f"SET disabled_optimizers = '{','.join(UNUSED_OPTIMIZERS)}'")
     return connection
 
 
 def size(sources: Iterable[Source]) -> int:
     """The bytes of the files, as they are."""
     return sum(map(_size, sources))
+
+
+def is_tiny(sources: Iterable[Source]) -> bool:
+    """Whether planning a query costs more than answering it."""
+    return size(sources) < SMALL
 
 
 def is_small(sources: Iterable[Source]) -> bool:
@@ -165,12 +174,14 @@ class _Loader:
         self._connection = connection
         self._large = large
         self._parts = 0
+        self._part: int | None = None
+        """The table that takes further records of all fields; None until the first of them."""
+        self._part_length = 0
         self._filled: frozenset[str] = frozenset()
         """The columns of the last table, where it has those of a log's records alone."""
         self._imported: list[pa.Table] = []
         self._imported_rows = 0
         self._imported_ids: list[int] = []
-        self._begin_part()
 
     def read_together(self, sources: Sequence[Source], kind: Kind) -> None:
         if not sources:
@@ -238,6 +249,8 @@ class _Loader:
             self._insert_rows(scan, [], self._imported_ids)
             return
         self._make_room()
+        if not self._parts:
+            self._store_none()
         store = STORE_FILLED % {"filled": filled, "scan": scan}
         if present == self._filled:  # else the order of the tables would not be that of reading
             statement = f"INSERT INTO stored.records_{self._parts - 1} {store}"
@@ -250,6 +263,8 @@ class _Loader:
     def finish(self) -> None:
         """Compress the last records of many, and see all of them as one table."""
         self._store_imported()
+        if not self._parts:
+            self._store_none()
         self._compress()
         parts = (
             f"SELECT {PLACES * part} + rowid AS n, * FROM stored.records_{part}"
@@ -278,19 +293,27 @@ class _Loader:
 
     def _insert_rows(self, scan: str, patterns: Sequence[str], ids: Sequence[int]) -> None:
         self._make_room()
-        insert = f"INSERT INTO stored.records_{self._part} {STORE % scan}"
-        self._connection.execute(insert, [patterns, ids])
+        store = STORE % scan
+        if self._part is None:
+            table = f"CREATE TABLE stored.records_{self._parts} AS {store}"
+            parsing.run(self._connection, table, [patterns, ids])
+            self._part = self._parts
+            self._parts += 1
+            self._filled = frozenset()
+        else:
+            parsing.run(self._connection, f"INSERT INTO stored.records_{self._part} {store}", [patterns, ids])
 
     def _make_room(self) -> None:
         if self._part_length > PART:
             self._compress()
-            self._begin_part()
+            self._part, self._part_length = None, 0
+            self._filled = frozenset()
 
-    def _begin_part(self) -> None:
-        self._connection.execute(f"CREATE TABLE stored.records_{self._parts} AS {EMPTY}", [[], []])
-        self._part, self._part_length = self._parts, 0
+    def _store_none(self) -> None:
+        """A table without a row, from which the view has all columns."""
+        parsing.run(self._connection, f"CREATE TABLE stored.records_{self._parts} AS {EMPTY}", [[], []])
+        self._part = self._parts
         self._parts += 1
-        self._filled = frozenset()
 
     def _compress(self) -> None:
         if self._large:

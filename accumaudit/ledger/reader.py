@@ -13,7 +13,7 @@ import duckdb
 
 from accumaudit import schedules
 from accumaudit.importers import Options
-from accumaudit.ledger import columns, lines, loading
+from accumaudit.ledger import columns, lines, loading, parsing
 from accumaudit.ledger.launches import place_records
 from accumaudit.ledger.remote import Copies
 from accumaudit.ledger.schema import SCHEMA_VERSION
@@ -133,12 +133,14 @@ def _build_tables(connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSourc
     )
     connection.execute(HOMES)
     for kind in ("run", "mark"):
-        connection.execute(columns.view(kind))
+        parsing.run(connection, columns.table(kind))
     tables = TABLES.read_text(encoding="utf-8")
-    if loading.is_small(file for run in runs for file in run.files):
+    files = [file for run in runs for file in run.files]
+    if loading.is_small(files):
         # Quicker to ask, and the room is there.
-        tables = re.sub(r"CREATE VIEW (updates|duplicates|superseded)\b", r"CREATE TABLE \1", tables)
-    connection.execute(tables)
+        kept = "updates|duplicates|superseded" + (r"|stored\.updates" if loading.is_tiny(files) else "")
+        tables = re.sub(rf"CREATE VIEW ({kept})\b", r"CREATE TABLE \1", tables)
+    parsing.run(connection, tables)
     schedules.fill(connection)
     return named
 

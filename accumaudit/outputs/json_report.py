@@ -16,13 +16,17 @@ SCHEMA: Final = 1
 
 def rendered(report: AuditReport, _options: Options) -> str:
     """The report as one JSON object, in ASCII."""
-    whole = {
+    return json.dumps(finite(document(report)), indent=2)
+
+
+def document(report: AuditReport) -> dict[str, Any]:
+    """The report as that object."""
+    return {
         "schema": SCHEMA,
         "runs": [_run(run) for run in report.runs],
         "no_logs": [asdict(one) for one in report.no_logs],
         "summary": report.summary(),
     }
-    return json.dumps(finite(whole), indent=2)
 
 
 def finite(value: object) -> object:

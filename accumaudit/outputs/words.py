@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from accumaudit.engine.findings import FAILED, NOT_CHECKED, PASSED, AuditReport, Finding, RunReport
+from accumaudit.engine.findings import FAILED, NOT_CHECKED, PASSED, AuditReport, Finding, RunReport, Verdict
 
 
 def printable(text: str) -> str:
@@ -65,6 +65,12 @@ def ranks(finding: Finding, run: RunReport) -> str:
     if finding.ranks != run.ranks or len(run.ranks) == 1:
         return f"rank{'s' if len(finding.ranks) > 1 else ''} {spans(finding.ranks)}"
     return "both ranks" if len(run.ranks) == 2 else f"all {len(run.ranks)} ranks"
+
+
+def headline(verdict: Verdict, run: RunReport) -> str:
+    """`error ACC101 fixed-divisor-tail, update 4: a tail of ...`: a verdict's finding in one line."""
+    where = f", {updates(verdict.finding, run)}: {verdict.finding.message}" if verdict.finding else ""
+    return printable(f"{verdict.severity} {verdict.code} {verdict.name}{where}")
 
 
 def footer(report: AuditReport) -> str:

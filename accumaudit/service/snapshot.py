@@ -117,6 +117,8 @@ class FindingView:
     first_seen: float
     """Seconds since the epoch; when the service saw it, not when it happened."""
     last_seen: float
+    most: int = 0
+    """The most attempts that it has ever had: a total that never goes down, over restarts too."""
     withdrawn: bool = False
     """A judgement over the whole record does not have it any more."""
 

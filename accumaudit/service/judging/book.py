@@ -1,0 +1,284 @@
+"""What was found in one run so far: each finding is told once, kept up to date, withdrawn where it falls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from accumaudit.engine.catalogue import Catalogue
+from accumaudit.engine.evidence import EXAMPLES, Place
+from accumaudit.engine.findings import BROKEN, FAILED, NOT_CHECKED, PASSED, Finding, RunReport, Verdict
+from accumaudit.engine.judge import LASTING
+from accumaudit.engine.rule import SEVERITIES
+from accumaudit.service.judging import wire
+from accumaudit.service.snapshot import FindingView
+
+AT_A_SLOWER_BEAT: Final = "it needs the whole record, which is read again now and then"
+"""Why a rule of scope run says nothing of a run that has outgrown its window."""
+
+Spot = tuple[int | None, int | None, int | None]
+"""A launch, an optimizer and an attempt."""
+
+Found = Mapping[str, Sequence[Place]]
+"""The attempts of each rule's finding."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One rule's finding."""
+
+    verdict: Verdict
+    """As it is told now."""
+    first_seen: float
+    last_seen: float
+    inside: dict[Spot, int | None] = field(default_factory=dict)
+    """The attempts among those that were judged last, with the numbers of their updates."""
+    settled: Verdict | None = None
+    """What was found in attempts that are not judged any more."""
+    withdrawn: bool = False
+
+    @property
+    def view(self) -> FindingView:
+        """What others see of it."""
+        return FindingView(
+            verdict=self.verdict,
+            first_seen=self.first_seen,
+            last_seen=self.last_seen,
+            withdrawn=self.withdrawn,
+        )
+
+
+class Book:
+    """The verdicts and findings of one run."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._verdicts: dict[str, Verdict] = {}
+        """What each rule says, apart from findings."""
+        self._entries: dict[str, Entry] = {}
+
+    @property
+    def findings(self) -> tuple[FindingView, ...]:
+        """Those that stand, the highest severity first; then those withdrawn."""
+        entries = sorted(
+            self._entries.values(),
+            key=lambda one: (one.withdrawn, SEVERITIES.index(one.verdict.severity), one.verdict.code),
+        )
+        return tuple(entry.view for entry in entries)
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What each rule says, in the order of their codes."""
+        said = []
+        for code, verdict in sorted(self._verdicts.items()):
+            entry = self._entries.get(code)
+            stands = entry is not None and not entry.withdrawn and verdict.status != BROKEN
+            said.append(entry.verdict if entry is not None and stands else verdict)
+        return tuple(said)
+
+    def take_whole(self, report: RunReport, found: Found, now: float) -> list[FindingView]:
+        """Take what was said of all attempts so far, as it is; give what is new."""
+        new = [code for verdict in report.verdicts if (code := self._replace(verdict, found, now))]
+        return [self._entries[code].view for code in new]
+
+    def take_window(
+        self, report: RunReport, found: Found, covers: Callable[[Spot], bool], now: float
+    ) -> list[FindingView]:
+        """Take what was said of the newest attempts, those that `covers` tells; give what is new."""
+        new = []
+        for verdict in report.verdicts:
+            code = verdict.code
+            if self._catalogue[code].scope == "run":
+                self._verdicts.setdefault(code, _unchecked(verdict))
+                continue
+            inside = {(one[0], one[1], one[2]): one[3] for one in found.get(code, ())}
+            current = verdict if verdict.status == FAILED and not self._is_explained(code) else None
+            if self._merge(code, current, inside if current else {}, covers, now):
+                new.append(code)
+            self._note(verdict)
+        return [self._entries[code].view for code in new]
+
+    def take_run_rules(self, report: RunReport, found: Found, now: float) -> list[FindingView]:
+        """Take what the rules of scope run say of the whole record; give what is new."""
+        chosen = [one for one in report.verdicts if self._catalogue[one.code].scope == "run"]
+        new = [code for verdict in chosen if (code := self._replace(verdict, found, now))]
+        return [self._entries[code].view for code in new]
+
+    def take_earlier(
+        self, report: RunReport, found: Found, covers: Callable[[Spot], bool], now: float
+    ) -> list[FindingView]:
+        """Take what was said of attempts before the newest, which were passed over; give what is new."""
+        new = []
+        for verdict in report.verdicts:
+            earlier = {(one[0], one[1], one[2]): one[3] for one in found.get(verdict.code, ())}
+            earlier = {spot: update for spot, update in earlier.items() if not covers(spot)}
+            if self._catalogue[verdict.code].scope == "run":
+                continue
+            self._note(verdict)
+            if verdict.status == FAILED and earlier and verdict.code not in self._entries:
+                settled = _part(verdict, earlier)
+                self._entries[verdict.code] = Entry(settled, now, now, settled=settled)
+                new.append(verdict.code)
+            elif verdict.status == FAILED and earlier:
+                entry = self._entries[verdict.code]
+                entry.settled = _part(verdict, earlier)
+                entry.verdict, entry.withdrawn = entry.settled, False
+        return [self._entries[code].view for code in new]
+
+    def saved(self) -> dict[str, Any]:
+        """All of it as JSON."""
+        return {
+            "verdicts": [wire.to_json(one) for one in self._verdicts.values()],
+            "entries": [
+                {
+                    **wire.to_json(entry.view),
+                    "inside": [[*spot, update] for spot, update in entry.inside.items()],
+                    "settled": None if entry.settled is None else wire.to_json(entry.settled),
+                }
+                for entry in self._entries.values()
+            ],
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what was saved; rules that are not there any more are left out."""
+        for one in saved["verdicts"]:
+            if one["code"] in self._catalogue:
+                self._verdicts[one["code"]] = wire.verdict(one, self._catalogue)
+        for one in saved["entries"]:
+            code = one["verdict"]["code"]
+            if code in self._catalogue:
+                settled = one["settled"]
+                self._entries[code] = Entry(
+                    verdict=wire.verdict(one["verdict"], self._catalogue),
+                    first_seen=one["first_seen"],
+                    last_seen=one["last_seen"],
+                    inside={(row[0], row[1], row[2]): row[3] for row in one["inside"]},
+                    settled=None if settled is None else wire.verdict(settled, self._catalogue),
+                    withdrawn=one["withdrawn"],
+                )
+
+    def _replace(self, verdict: Verdict, found: Found, now: float) -> str | None:
+        """Let a verdict stand for all that was said before; the code where it is a new finding."""
+        code = verdict.code
+        self._verdicts[code] = verdict
+        entry = self._entries.get(code)
+        if verdict.status != FAILED:
+            if entry is not None and verdict.status != BROKEN:
+                entry.withdrawn, entry.settled = True, None
+                entry.inside = {}
+            return None
+        inside = {(one[0], one[1], one[2]): one[3] for one in found.get(code, ())}
+        if entry is None:
+            self._entries[code] = Entry(verdict, now, now, inside)
+            return code
+        entry.verdict, entry.inside, entry.settled = verdict, inside, None
+        entry.last_seen, entry.withdrawn = now, False
+        return None
+
+    def _merge(
+        self,
+        code: str,
+        current: Verdict | None,
+        inside: dict[Spot, int | None],
+        covers: Callable[[Spot], bool],
+        now: float,
+    ) -> bool:
+        """Put a finding of the newest attempts beside what was found before; whether it is the first."""
+        entry = self._entries.get(code)
+        if entry is None:
+            if current is None:
+                return False
+            self._entries[code] = Entry(current, now, now, inside)
+            return True
+        gone = {spot: update for spot, update in entry.inside.items() if not covers(spot)}
+        if gone:
+            entry.settled = _joined(entry.settled, _part(entry.verdict, gone))
+        entry.inside = inside
+        entry.withdrawn = entry.settled is None and current is None
+        if current is not None:
+            entry.verdict = current if entry.settled is None else _joined(entry.settled, current)
+            entry.last_seen = now
+        elif entry.settled is not None:
+            entry.verdict = entry.settled
+        return False
+
+    def _note(self, verdict: Verdict) -> None:
+        """Keep that a rule has judged rows without a fault, whatever the newest attempts are."""
+        before = self._verdicts.get(verdict.code)
+        if verdict.status == PASSED and before is not None and before.status == PASSED:
+            verdict = replace(verdict, judged=max(before.judged, verdict.judged))
+        elif verdict.status == NOT_CHECKED and before is not None and before.status == PASSED:
+            return
+        self._verdicts[verdict.code] = verdict if verdict.status != FAILED else _passed(verdict, before)
+
+    def _is_explained(self, code: str) -> bool:
+        """Whether a finding that stands explains those of a rule in whatever attempts follow."""
+        effect = self._catalogue[code]
+        return any(
+            code in self._catalogue[cause].explains
+            and (code in LASTING or "run" in (effect.scope, self._catalogue[cause].scope))
+            for cause, entry in self._entries.items()
+            if not entry.withdrawn
+        )
+
+
+def _unchecked(verdict: Verdict) -> Verdict:
+    return replace(verdict, status=NOT_CHECKED, judged=0, finding=None, ignored=(), reason=AT_A_SLOWER_BEAT)
+
+
+def _passed(verdict: Verdict, before: Verdict | None) -> Verdict:
+    """What is said of a rule should its finding be withdrawn."""
+    if before is not None and before.status in (PASSED, NOT_CHECKED):
+        return before
+    return replace(verdict, status=PASSED, finding=None)
+
+
+def _part(verdict: Verdict, spots: Mapping[Spot, int | None]) -> Verdict:
+    """The part of a finding that is about these attempts."""
+    finding = verdict.finding
+    assert finding is not None
+    updates = [update for update in spots.values() if update is not None]
+    examples = tuple(one for one in finding.examples if (one.launch, one.optimizer, one.attempt_id) in spots)
+    shown = examples or finding.examples[:1]
+    return replace(
+        verdict,
+        finding=replace(
+            finding,
+            count=len(spots),
+            first_update=min(updates, default=None),
+            last_update=max(updates, default=None),
+            examples=shown,
+            message=shown[0].message,
+            observed=shown[0].observed,
+            expected=shown[0].expected,
+        ),
+    )
+
+
+def _joined(before: Verdict | None, after: Verdict) -> Verdict:
+    """Two findings of one rule in different attempts as one."""
+    if before is None:
+        return after
+    first, second = before.finding, after.finding
+    assert first is not None
+    assert second is not None
+    higher = SEVERITIES.index(after.severity) < SEVERITIES.index(before.severity)
+    leading = second if higher else first
+    updates = [
+        one
+        for finding in (first, second)
+        for one in (finding.first_update, finding.last_update)
+        if one is not None
+    ]
+    finding = Finding(
+        count=first.count + second.count,
+        first_update=min(updates, default=None),
+        last_update=max(updates, default=None),
+        ranks=tuple(sorted({*first.ranks, *second.ranks})),
+        message=leading.message,
+        observed=leading.observed,
+        expected=leading.expected,
+        examples=(*leading.examples, *(first if higher else second).examples)[:EXAMPLES],
+    )
+    return replace(after, severity=(after if higher else before).severity, finding=finding)

@@ -1,0 +1,144 @@
+"""`python -m accumaudit.service.judging.child SPOOL`: judges what it is asked to, one request a line.
+
+A request names a folder and the settings; the answer is a line too. The process ends when its input does,
+and takes the spool with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+
+from accumaudit.engine.catalogue import Catalogue, load_rules
+from accumaudit.engine.evidence import attempts_of_findings
+from accumaudit.engine.ignoring import Ignore
+from accumaudit.engine.judge import audit
+from accumaudit.engine.rule import RuleError
+from accumaudit.ledger import loading
+from accumaudit.ledger.reader import LedgerError, read_ledger
+from accumaudit.service.judging import thin
+from accumaudit.service.judging.wire import to_json
+from accumaudit.service.points import points
+
+POINTS: Final = 20_000
+"""The newest attempts of a run that are given."""
+
+LAUNCHES: Final = """
+SELECT run_id, launch, launch_token, min(started_at)
+FROM runs GROUP BY run_id, launch, launch_token ORDER BY ALL
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Answer until the input ends."""
+    (spool,) = arguments
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(10)
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests, Path(spool)), daemon=True).start()
+    desk = Desk()
+    while True:
+        answer = desk.answer(json.loads(requests.get()))
+        sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _read(requests: queue.SimpleQueue[bytes], spool: Path) -> None:
+    """Hand requests on; when the service is gone, end at once, whatever is being judged."""
+    parent = os.getppid()
+    for line in sys.stdin.buffer:
+        requests.put(line)
+    if os.getppid() != parent:
+        shutil.rmtree(spool, ignore_errors=True)
+    os._exit(0)
+
+
+class Desk:
+    """Answers requests; rules are read once."""
+
+    def __init__(self) -> None:
+        self._catalogue: Catalogue | None = None
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """What the rules say of the runs in a folder, or why they say nothing."""
+        began = time.process_time()
+        try:
+            return {**self._judge(request), "seconds": time.process_time() - began}
+        except (LedgerError, RuleError, duckdb.Error, OSError, MemoryError) as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            return {"error": text[:1000], "seconds": time.process_time() - began}
+
+    def _judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        places, limit = [Path(place) for place in request["places"]], request["limit"]
+        size = sum(map(thin.size_of, places)) if limit else 0
+        if size <= limit:
+            return {"runs": self._audit(places, request), "size": size, "is_thin": False}
+        if request["thin"] is None:
+            raise LedgerError(f"{size / 2**30:.1f} GiB of records; run `accumaudit check` on them")
+        (place,) = places
+        folder = Path(request["thin"])
+        try:
+            copy, files = thin.copy(place, folder, limit)
+            runs = self._audit([copy], {**request, "names": {str(copy): request["names"][str(place)]}})
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return {"runs": runs, "size": size, "is_thin": True, "files": files}
+
+    def _audit(self, places: list[Path], request: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if self._catalogue is None:
+            self._catalogue = load_rules(*map(Path, request["rules"]))
+        loading.CONFIG["memory_limit"] = request["memory"]
+        with read_ledger(places) as ledger:
+            names = _names(ledger.runs, request["names"])
+            report = audit(
+                ledger,
+                self._catalogue,
+                select=request["select"],
+                ignore=[*request["ignore"], *_ignores(request["ignores"], names)],
+                params=request["params"],
+            )
+            attempts = attempts_of_findings(ledger.connection)
+            launches = ledger.connection.execute(LAUNCHES).fetchall()
+            histories = points(ledger.connection)
+        return [
+            {
+                "name": names[run.run_id],
+                "report": to_json(run),
+                "found": {code: rows for (code, run_id), rows in attempts.items() if run_id == run.run_id},
+                "launches": [rest for run_id, *rest in launches if run_id == run.run_id],
+                "points": [to_json(one) for one in histories.get(run.run_id, [])[-POINTS:]],
+            }
+            for run in report.runs
+            if run.run_id in names
+        ]
+
+
+def _names(runs: Sequence[tuple[str, str]], known: Mapping[str, str]) -> dict[str, str]:
+    """The names of the runs as the service has them: several of one folder have numbers behind its name."""
+    first: dict[str, str] = {}
+    for run_id, path in runs:
+        first.setdefault(path, run_id)
+    return {run_id: known[path] + run_id[len(first[path]) :] for run_id, path in runs if path in known}
+
+
+def _ignores(ignores: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> Iterator[Ignore]:
+    """What is to be left out, with the names that the ledger has for the runs."""
+    for fields in ignores:
+        ignore = Ignore(**fields)
+        yield from (replace(ignore, run=run_id) for run_id, name in names.items() if ignore.of([name]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,201 @@
+"""Judges runs while they are written: the newest attempts again and again, the whole record at the end."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accumaudit.engine.catalogue import load_rules
+from accumaudit.service.judging.cases import Cases, Judgement
+from accumaudit.service.judging.newest import Newest
+from accumaudit.service.judging.setup import Asked, Limits, Setup
+from accumaudit.service.judging.thorough import Thorough
+from accumaudit.service.judging.windows import Window
+from accumaudit.service.lines import Chunk
+
+__all__ = ["Asked", "Judge", "Judgement", "Limits"]
+
+
+class Judge:
+    """All runs below a folder. Logs of other programs are not followed.
+
+    Args:
+        root: the folder that is watched.
+        asked: which rules, and how.
+        limits: what may be spent.
+        clock: seconds that only grow.
+
+    Raises:
+        RuleError: a rule file cannot be used.
+        SelectionError: there is no such rule or parameter.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        asked: Asked | None = None,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        asked = asked or Asked()
+        catalogue = load_rules(*asked.rules).with_params(asked.params)
+        catalogue.matching((*asked.select, *asked.ignore, *(one.rule for one in asked.ignores)))
+        self._setup = Setup(
+            root=root,
+            asked=asked,
+            limits=limits or Limits(),
+            catalogue=catalogue,
+            clock=clock,
+            folder=Path(tempfile.mkdtemp(prefix="accumaudit-judge-")),
+        )
+        self._windows: dict[str, Window] = {}
+        self._moving: dict[str, None] = {}
+        """Folders in which something is to be judged, now or soon."""
+        self._restored: list[Judgement] = []
+        self._cases = Cases(self._setup)
+        self._newest = Newest(self._setup, self._cases)
+        self._thorough = Thorough(self._setup, self._cases)
+
+    @property
+    def judgements(self) -> int:
+        """How often the rules were run."""
+        return self._newest.judgements + self._thorough.judgements
+
+    @property
+    def failures(self) -> int:
+        """How often they could not be run."""
+        return self._newest.failures + self._thorough.failures
+
+    @property
+    def seconds(self) -> float:
+        """CPU time of the rules."""
+        return self._newest.seconds + self._thorough.seconds
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """What cannot be judged, in sentences."""
+        return self._newest.troubles
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being judged, and nothing could be by now."""
+        return not (
+            self._newest.busy
+            or self._thorough.busy
+            or any(self._windows[folder].is_dirty for folder in self._moving)
+        )
+
+    def take(self, chunk: Chunk) -> None:
+        """Keep new lines until they are judged."""
+        folder = chunk.run
+        window = self._windows.get(folder)
+        if window is None:
+            window = self._windows[folder] = Window(folder, self._setup.home(folder))
+        window.take(chunk, self._setup.clock())
+        if not chunk.again:
+            for case in self._cases.in_folder(folder):
+                case.final = case.final and case.name != window.runs[-1]
+        self._moving[folder] = None
+
+    def turn(self, now: float) -> list[Judgement]:
+        """Go on without waiting: collect what was judged, and start what is due.
+
+        Args:
+            now: seconds since the epoch.
+        """
+        done = [*self._restored, *self._newest.collect(now), *self._thorough.collect(now)]
+        self._restored.clear()
+        tick = self._setup.clock()
+        for folder in list(self._moving):
+            window = self._windows[folder]
+            window.advance(tick, self._setup.limits.patience)
+            if not window.moves:
+                del self._moving[folder]
+        self._shrink()
+        self._thorough.start(self._windows, self._moving)
+        self._newest.start(self._windows, [one for one in self._moving if not self._windows[one].is_behind])
+        return done
+
+    def finish(self, run: str) -> None:
+        """A run of this name has ended: judge its whole record as `check` does."""
+        folder = self._folder_of(run)
+        if folder is not None and not self._windows[folder].finish():
+            self._thorough.finish(folder)
+        elif folder is not None:
+            self._moving[folder] = None
+
+    def forget(self, run: str) -> None:
+        """Nothing is to be known of a run of this name any more."""
+        folder = self._folder_of(run)
+        self._cases.forget(run)
+        if folder is not None and not self._cases.in_folder(folder):
+            self._windows.pop(folder)
+            self._moving.pop(folder, None)
+
+    def keep_from(self) -> dict[str, int]:
+        """The first line of each file that is needed again after a restart, beside the file's first line."""
+        found: dict[str, int] = {}
+        for window in self._windows.values():
+            found.update(window.keep_from())
+        return found
+
+    def saved(self, runs: Iterable[str]) -> dict[str, Any]:
+        """What another process goes on from, as JSON by folder, for the folders of these runs.
+
+        None where nothing is to be known of a folder any more.
+        """
+        folders = dict.fromkeys(self._folder_of(run) or self._setup.folder_of(run) for run in runs)
+        saved: dict[str, Any] = {}
+        for folder in folders:
+            window = self._windows.get(folder)
+            cases = {case.name: case.saved() for case in self._cases.in_folder(folder)}
+            ends = self._thorough.is_ending(folder) or (window is not None and window.ends)
+            saved[folder] = None if window is None else {**window.saved(), "ends": ends, "cases": cases}
+        return saved
+
+    def restore(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on from what was saved, before any line is taken; the next turn gives what was known."""
+        for folder, one in saved.items():
+            window = self._windows[folder] = Window(folder, self._setup.home(folder))
+            window.restore(one)
+            self._restored += self._cases.restore(folder, one["cases"])
+            if one["ends"]:
+                self._thorough.finish(folder)
+
+    def _folder_of(self, run: str) -> str | None:
+        """The folder of a run, where it is known."""
+        folder = self._cases[run].folder if run in self._cases else self._setup.folder_of(run)
+        return folder if folder in self._windows else None
+
+    def close(self) -> None:
+        """End the processes; nothing stays behind."""
+        self._newest.close()
+        self._thorough.close()
+        shutil.rmtree(self._setup.folder, ignore_errors=True)
+
+    def _shrink(self) -> None:
+        """Let all windows together have the room that there is."""
+        limits, windows = self._setup.limits, list(self._windows.values())
+        records = fair([window.records for window in windows], limits.records)
+        size = fair([window.size for window in windows], limits.bytes)
+        for window in windows:
+            if window.records > records or window.size > size:
+                window.shrink(records, size)
+                if window.ends and not all(map(window.is_whole, window.runs)):
+                    window.ends = False
+                    self._thorough.finish(window.folder)
+
+
+def fair(wanted: Sequence[int], room: int) -> int:
+    """The most that each may have so that all together have no more than there is."""
+    ordered = sorted(wanted)
+    for place, one in enumerate(ordered):
+        share = room // (len(ordered) - place)
+        if one > share:
+            return share
+        room -= one
+    return max(ordered, default=0)

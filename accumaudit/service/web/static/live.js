@@ -1,0 +1,83 @@
+"use strict";
+
+// Asks for the page again when the service says that it has changed, and puts the new content in its place.
+// The page is complete without this.
+
+(() => {
+  const SECONDS = 2; // from one asking to the next, at least
+  let busy = false;
+  let asked = 0;
+  let wanted = null;
+
+  const content = () => document.getElementById("content");
+  const say = (text) => {
+    const live = document.getElementById("live");
+    if (live.textContent !== text) live.textContent = text;
+  };
+
+  function ago(seconds) {
+    if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s ago`;
+    if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
+    if (seconds < 129600) return `${Math.round(seconds / 3600)} h ago`;
+    return `${Math.round(seconds / 86400)} days ago`;
+  }
+
+  function tellAges() {
+    for (const one of document.querySelectorAll("time[datetime]")) {
+      const seconds = (Date.now() - Date.parse(one.dateTime)) / 1000;
+      if (Number.isFinite(seconds) && seconds > -60) one.dataset.ago = `(${ago(seconds)})`;
+    }
+  }
+
+  function put(page) {
+    const fresh = page && page.getElementById("content");
+    if (!fresh) return;
+    for (const one of content().querySelectorAll("details[open][id]")) {
+      const same = fresh.querySelector(`#${CSS.escape(one.id)}`);
+      if (same) same.open = true;
+    }
+    const focused = document.activeElement;
+    const at = focused && content().contains(focused) ? focused.closest("[id]") : null;
+    content().replaceWith(document.adoptNode(fresh));
+    if (at && at.id !== "content") {
+      const same = document.getElementById(at.id);
+      if (same) (same.querySelector("summary, a, [tabindex]") || same).focus({ preventScroll: true });
+    }
+    tellAges();
+  }
+
+  function refresh() {
+    if (busy || wanted === null || wanted === content().dataset.mark || document.hidden) return;
+    const wait = asked + SECONDS * 1000 - Date.now();
+    if (wait > 0) {
+      window.setTimeout(refresh, wait);
+      return;
+    }
+    busy = true;
+    asked = Date.now();
+    const request = new XMLHttpRequest();
+    request.open("GET", window.location.href);
+    request.responseType = "document";
+    request.timeout = 20000;
+    request.onload = () => {
+      if (request.status === 200) put(request.response);
+    };
+    request.onloadend = () => {
+      busy = false;
+      window.setTimeout(refresh, SECONDS * 1000);
+    };
+    request.send();
+  }
+
+  const stream = new EventSource(content().dataset.stream);
+  stream.onopen = () => say("live");
+  stream.onerror = () => say("not connected");
+  stream.onmessage = (event) => {
+    wanted = event.data;
+    refresh();
+  };
+  document.addEventListener("visibilitychange", refresh);
+  window.addEventListener("pagehide", () => stream.close());
+  window.setInterval(tellAges, 5000);
+  tellAges();
+})();
