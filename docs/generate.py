@@ -31,7 +31,9 @@ from accumaudit.service import metric_list
 from accumaudit.service.metric_list import Metric
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGES: Final = ("README.md", "docs/ci.md", "docs/ledger.md", "docs/logs.md", "docs/rules.md")
+PAGES: Final = (
+    *("README.md", "docs/ci.md", "docs/ledger.md", "docs/logs.md", "docs/monitoring.md", "docs/rules.md"),
+)
 DATA: Final = ROOT / "tests" / "data"
 """Small logs in the grammar of each format."""
 EVERYWHERE: Final = {

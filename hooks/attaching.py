@@ -82,8 +82,9 @@ def attach(
         watch: judge the run while it is recorded, in a process of its own that rank 0 starts; each finding is
             said once on rank 0's stderr, and `audit.findings()` has those so far.
         stop_on: watch, and once there is a finding of this severity or of a higher one, raise FaultFoundError
-            on all ranks alike, before the first forward of a window. The ranks agree by a reduction of one
-            number over the default group at each attempt: all must make equally many.
+            on all ranks alike, before the first forward of a window (of a pipeline: as a step returns). The
+            ranks agree by a reduction of one number over the default group at each attempt: all must make
+            equally many.
 
     Returns:
         The audit; close it, or use it in a with-statement.
@@ -172,7 +173,9 @@ def attach_runtime(
         return _without_hooks(recorder, lazy)
     watcher = Watcher(run) if options.watches and rank == 0 else None
     if options.stop_on is not None:
-        recorder.stopper = Stopper(options.stop_on, watcher, several_ranks=world_size > 1)
+        recorder.stopper = Stopper(
+            options.stop_on, watcher, several_ranks=world_size > 1, pipelined=recorder.pipelined
+        )
     audit = Audit(recorder, Summary(run, recorder) if options.summary and rank == 0 else None, watcher)
     _start(recorder, audit)
     if head["data_parallel_size"] is None:

@@ -35,6 +35,7 @@ from accumaudit.hooks.shards import is_distributed
 from accumaudit.hooks.shipment import Shipment
 from accumaudit.hooks.stopping import Stopper
 from accumaudit.hooks.track import Track
+from accumaudit.hooks.watching import FaultFoundError
 from accumaudit.hooks.window import Backward, Forward, Window
 from accumaudit.ledger.schema import SCHEMA_VERSION
 from accumaudit.ledger.writer import LedgerWriter
@@ -193,9 +194,11 @@ class Recorder:
             self.guard(track.end)
 
     def guard(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Do something; what goes wrong is counted and goes no further."""
+        """Do something; what goes wrong is counted and goes no further, but for a stop that was asked for."""
         try:
             action(*arguments)
+        except FaultFoundError:
+            raise
         except Exception as error:
             self.fault(error)
 

@@ -27,18 +27,23 @@ class Stopper:
 
     The answer of one attempt is read at the next, when it has long come: nobody waits for it. So all ranks
     stop an attempt after rank 0 knew, before the first forward of the window that follows; the update
-    before is whole, with what the loop did after it.
+    before is whole, with what the loop did after it. In a pipeline, whose later stages would wait for that
+    forward's output, they stop as the step returns.
 
     Args:
         severity: the lowest that stops.
         watcher: of rank 0; the other ranks have none.
         several_ranks: there are others to agree with.
+        pipelined: they are stages of a pipeline.
     """
 
-    def __init__(self, severity: str, watcher: Watcher | None, several_ranks: bool) -> None:
+    def __init__(
+        self, severity: str, watcher: Watcher | None, *, several_ranks: bool, pipelined: bool
+    ) -> None:
         self._severity = severity
         self._watcher = watcher
         self._several_ranks = several_ranks
+        self._pipelined = pipelined
         self._question: _Question | None = None
         self._due = False
         self._over = False
@@ -46,13 +51,18 @@ class Stopper:
     def watch(self, recorder: Recorder) -> None:
         """Hear where the training goes on: before a forward, or before a step where none was seen."""
         model, optimizer = recorder.model, recorder.tracks[0].optimizer
+        # First of all: the wrapper may gather the parameters in a hook of its own.
         forward = Hook(lambda *_: self.micro_step_begins(), recorder.fault, model)
-        recorder.keep(model.register_forward_pre_hook(forward))
+        recorder.keep(model.register_forward_pre_hook(forward, prepend=True))
         step = Hook(lambda *_: self._go_on(), recorder.fault, optimizer)
         recorder.keep(optimizer.register_step_pre_hook(step))
 
     def attempt_ended(self) -> None:
-        """An attempt of the first optimizer is over: every rank comes here as often as the others."""
+        """An attempt of the first optimizer is over: every rank comes here as often as the others.
+
+        Raises:
+            FaultFoundError: a pipeline is not to go on.
+        """
         if self._due or self._over:
             return
         wanted = bool(self._findings())
@@ -63,6 +73,8 @@ class Stopper:
         self._due = question is not None and question.answer()
         if not self._due:
             self._question = _Question(wanted)
+        elif self._pipelined:
+            self._go_on()
 
     def micro_step_begins(self) -> None:
         """The training goes on, unless this is an evaluation.

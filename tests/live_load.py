@@ -55,8 +55,8 @@ def write(folder: Path, ranks: int, seconds: int, fault_at: int = 0) -> None:
 
 def templates(ranks: int) -> tuple[list[Record], list[str], list[str]]:
     """The run lines; the beginnings of the lines of a right attempt and of one with half the weights."""
-    started_at = {"started_at": time.time()}
-    built = build_run([{}, {"total_weight": 0.5}], ranks, launch="load", close=False, **started_at)
+    attempts: list[Record] = [{}, {"total_weight": 0.5}]
+    built = build_run(attempts, ranks, launch="load", close=False, started_at=time.time())
     lines = list(built.values())
     right, faulty = ([_constant(records[place]) for records in lines] for place in (1, 2))
     return [records[0] for records in lines], right, faulty

@@ -48,18 +48,10 @@ class Page:
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
         """Send a command of the DevTools protocol, and give its result."""
-        self._asked += 1
-        message = {"id": self._asked, "method": method, "params": params}
-        if self._session:
-            message["sessionId"] = self._session
-        os.write(self._to, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._next()
-            if answer.get("id") == self._asked:
-                assert "error" not in answer, answer
-                result: dict[str, Any] = answer["result"]
-                return result
-            self._listen(answer)
+        answer = self._answer(method, params)
+        assert "error" not in answer, answer
+        result: dict[str, Any] = answer["result"]
+        return result
 
     def resize(self, width: int, height: int, *, dark: bool = False) -> None:
         """The screen from now on; up to 480 columns it is a phone's."""
@@ -92,17 +84,33 @@ class Page:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def until(self, expression: str) -> None:
-        """Wait until the expression is true on the page."""
-        end = time.monotonic() + SECONDS
-        while not self.evaluate(expression):
-            assert time.monotonic() < end, f"{expression}: not in {SECONDS:g} seconds"
+    def until(self, expression: str, seconds: float = SECONDS) -> None:
+        """Wait until the expression is true on the page, which may be another one by then."""
+        end = time.monotonic() + seconds
+        asked = {"expression": expression, "returnByValue": True}
+        while True:
+            answer = self._answer("Runtime.evaluate", asked)  # an error where the page is not there yet
+            if answer.get("result", {}).get("result", {}).get("value") is True:
+                return
+            assert time.monotonic() < end, f"{expression}: not in {seconds:g} seconds, but {answer}"
             time.sleep(0.02)
 
     def shoot(self, file: Path, *, whole: bool = True) -> None:
         """A picture of the page, or of what the screen shows of it."""
         picture = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         file.write_bytes(base64.b64decode(picture["data"]))
+
+    def _answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        self._asked += 1
+        message = {"id": self._asked, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == self._asked:
+                return answer
+            self._listen(answer)
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._waiting:

@@ -126,6 +126,20 @@ def _forward(rank: int, stream: IO[str], answers: queue.Queue[tuple[int, str]]) 
     answers.put((rank, ""))
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is no more, or is only waited for by whoever has adopted it."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.02)
+    return False
+
+
 def resolve(function: str) -> Callable[..., Any]:
     """The function that `module:function` names."""
     module, _, name = function.partition(":")

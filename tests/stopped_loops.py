@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,11 +11,13 @@ from unittest import mock
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 
 import accumaudit
 from accumaudit.hooks import attaching
+from accumaudit.hooks.shards import is_distributed, local
 from accumaudit.hooks.watching import Finding, Watcher
 from tests.loops import TOKENS, TinyModel, batches, token_loss
 
@@ -65,25 +68,38 @@ def told() -> Iterator[Callable[[], None]]:
         yield find
 
 
-def train(folder: str, found_at: int | None, stop_on: str | None = "error") -> dict[str, Any]:
+def train(
+    folder: str,
+    found_at: int | None,
+    stop_on: str | None = "error",
+    sharded: bool = False,
+    stages: bool = False,
+) -> dict[str, Any]:
     """Train on this rank, by DDP where there are several; how it ended.
 
     Args:
         folder: the run's.
         found_at: the update during which rank 0's watcher finds an error.
         stop_on: the option.
+        sharded: by FSDP2 instead.
+        stages: the ranks are said to be stages of a pipeline.
     """
     several = torch.distributed.is_initialized()
     torch.manual_seed(0)
     model: nn.Module = TinyModel()
-    if several:
+    if sharded:
+        fully_shard(model)
+    elif several and not stages:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = LambdaLR(optimizer, lambda step: 1 / (1 + step))
     rank = torch.distributed.get_rank() if several else 0
     options: dict[str, Any] = {"accumulation_steps": STEPS, "summary": False, "stop_on": stop_on}
+    if stages:
+        options["layout"] = {"pp": (rank, 2)}
     ended: dict[str, Any] = {"updates": 0, "text": None, "codes": []}
-    with told() as find:
+    with told() as find, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
         try:
             with accumaudit.attach(model, optimizer, scheduler, log_dir=folder, **options):
                 for number in range(1, UPDATES + 1):
@@ -97,5 +113,6 @@ def train(folder: str, found_at: int | None, stop_on: str | None = "error") -> d
                     ended["updates"] = number
         except accumaudit.FaultFoundError as error:
             ended |= {"text": str(error), "codes": [one.code for one in error.findings]}
-    flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    flat = torch.cat([local(parameter.detach()).flatten() for parameter in model.parameters()])
+    ended["whole"] = not any(is_distributed(parameter) for parameter in model.parameters())
     return {**ended, "scheduler": scheduler.last_epoch, "parameters": flat.numpy().tobytes().hex()}

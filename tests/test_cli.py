@@ -75,7 +75,17 @@ class TestMain:
     def test_the_verbs(self) -> None:
         result = invoke("--help")
         assert result.exit_code == 0
-        assert list(VERBS) == ["check", "show", "rules", "explain", "sql", "demo"]
+        assert list(VERBS) == [
+            "check",
+            "show",
+            "rules",
+            "explain",
+            "sql",
+            "serve",
+            "export",
+            "dashboards",
+            "demo",
+        ]
         for verb, text in VERBS.items():
             assert f"  {verb} " in result.stdout
             assert text in result.stdout

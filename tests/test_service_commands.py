@@ -8,64 +8,15 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from accumaudit.engine.findings import FAILED, Example, Finding, RunReport, Verdict
 from accumaudit.service import commands
 from accumaudit.service.commands import Commands
-from accumaudit.service.snapshot import RUNNING, FindingView, RunView, findings_of
+from tests.findings import run_with
+from tests.processes import has_ended
 
 HOSTILE = "$(touch hacked)\n\x1b[31m"
-
-
-def run_with(
-    name: str = "first", message: str = "a tail of 2 of 4 weighs 0.5"
-) -> tuple[RunView, FindingView]:
-    """A run with one finding."""
-    example: dict[str, Any] = dict.fromkeys(Example.__dataclass_fields__)
-    finding = Finding(
-        count=1,
-        first_update=4,
-        last_update=4,
-        ranks=(0,),
-        message=message,
-        observed=0.5,
-        expected=float("nan"),
-        examples=(Example(**example | {"message": message, "attempt_id": 4}),),
-    )
-    verdict = Verdict(
-        code="ACC101",
-        name="fixed-divisor-tail",
-        severity="error",
-        status=FAILED,
-        judged=4,
-        reason=None,
-        finding=finding,
-        summary="a short last window was divided by the full accumulation count",
-        fix="Divide by the micro-steps\nthat there are.\n\nDDP: the same",
-    )
-    report = RunReport(
-        run_id=name,
-        path=f"/logs/{name}",
-        format="ledger",
-        title=name,
-        runtime="torch",
-        ranks=(0,),
-        world_size=1,
-        updates=4,
-        attempts=4,
-        recorded=4,
-        recorded_ranks=None,
-        skipped=0,
-        verdicts=(verdict,),
-        unreadable=(),
-        remarks=(),
-        holes=(),
-    )
-    view = RunView(report=report, state=RUNNING, launches=1, started_at=None, last_record_time=None)
-    return view, findings_of(report, seen=1.0)[0]
 
 
 @pytest.fixture
@@ -80,20 +31,6 @@ def script(folder: Path, text: str) -> str:
     path.write_text(f'#!/bin/sh\ncd "$1"\n{text}\n')
     path.chmod(0o700)
     return f"'{path}' {folder}"
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a process is no more, or is only waited for by whoever has adopted it."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            os.kill(pid, 0)
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_the_finding_comes_as_one_line_of_strict_json(tmp_path: Path) -> None:

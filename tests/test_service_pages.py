@@ -212,7 +212,11 @@ def test_a_finding_appears_while_the_page_is_open(run: RunView, browser: Page) -
             "document.querySelector('#passed').open = true; document.querySelector('#passed summary').focus()"
         )
         assert browser.evaluate("document.querySelectorAll('.finding').length") == 0
+        browser.evaluate("getSelection().selectAllChildren(document.querySelector('h1'))")
         board.publish(Snapshot(time=NOW, runs=(replace(run, version=2),)))
+        with pytest.raises(AssertionError, match="not in 1 seconds"):  # what is marked to be copied stays
+            browser.until("document.querySelectorAll('.finding').length === 1", seconds=1)
+        browser.evaluate("getSelection().removeAllRanges()")
         browser.until("document.querySelectorAll('.finding').length === 1")
         assert browser.evaluate("document.querySelector('#passed').open") is True
         assert browser.evaluate("document.activeElement.parentElement.id") == "passed"

@@ -18,8 +18,12 @@ from accumaudit.service.whole import snapshot_of
 from accumaudit.testing.records import write_run
 
 Updates = list[dict[str, Any]]
-LATER = {"started_at": 1_700_090_000.0}
-RESUMED = {"optimizer_state_step_at_attach": 3, "scheduler_step_at_attach": 3, "resumed_from_update": 3}
+LATER: dict[str, Any] = {"started_at": 1_700_090_000.0}
+RESUMED: dict[str, Any] = {
+    "optimizer_state_step_at_attach": 3,
+    "scheduler_step_at_attach": 3,
+    "resumed_from_update": 3,
+}
 
 
 def chunks(folder: Path, *, again: bool = False) -> list[Chunk]:

@@ -64,6 +64,22 @@ def test_two_ranks_stop_at_the_same_update_and_rank_0_says_why(tmp_path: Path, p
     assert faults(tmp_path) == []
 
 
+def test_sharded_ranks_stop_at_the_same_update_too(tmp_path: Path, pair: Pair) -> None:
+    ended = pair.call(TRAIN, folder=str(tmp_path), found_at=3, sharded=True)
+    assert [(one["updates"], one["scheduler"]) for one in ended] == [(4, 4)] * 2
+    assert not any(one["whole"] for one in ended), "the forward that did not come had gathered them"
+    assert faults(tmp_path) == []
+
+
+def test_stages_of_a_pipeline_stop_as_the_step_returns(tmp_path: Path, pair: Pair) -> None:
+    """Before the next forward a later stage would wait for what the one before does not send any more."""
+    ended = pair.call(TRAIN, folder=str(tmp_path), found_at=2, stages=True)
+    assert [(one["updates"], one["scheduler"]) for one in ended] == [(2, 2)] * 2
+    assert [one["text"] is None for one in ended] == [False, False]
+    assert sorted(update["optimizer_update_id"] for update in updates(tmp_path)) == [1, 1, 2, 2, 3, 3]
+    assert faults(tmp_path) == []
+
+
 def test_a_training_in_which_nothing_is_found_is_the_same_bit_by_bit(tmp_path: Path, pair: Pair) -> None:
     """The ranks talk at each update, and end as they would have; the window's words say nothing of it."""
     asking = pair.call(TRAIN, folder=str(tmp_path / "asking"), found_at=None)

@@ -23,7 +23,7 @@ from accumaudit.outputs.tensorboard.export import export
 from accumaudit.outputs.tensorboard.live import Live
 from accumaudit.outputs.tensorboard.names import LONGEST, LONGEST_PART, folder_name
 from accumaudit.outputs.tensorboard.runs import Run
-from accumaudit.service.snapshot import FINISHED, Snapshot
+from accumaudit.service.snapshot import FINISHED, RUNNING, Snapshot
 from tests.scalars import (
     EVERYTHING,
     START,
@@ -400,6 +400,24 @@ def test_live_writes_all_that_waits_before_it_ends(tmp_path: Path) -> None:
     assert found["findings/ACC101"][-1] == (9, 3.0)
     assert found["attempts/skipped"][-1] == (10, 1.0)
     assert (listener.failures, listener.trouble) == (0, None)
+
+
+def test_live_and_export_show_the_same(tmp_path: Path) -> None:
+    """Whatever the portions in which a service is told, and however often it was started anew."""
+    history = [*points(1, 4), point(4, 5, applied=False), point(5, 6), point(6, 7, grad_norm_before=None)]
+    history += [point(update, update - 6, launch=2) for update in range(7, 12)]
+    history.append(point(11, 6, launch=2, applied=False))
+    for start in range(0, len(history), 5):
+        listener = Live(tmp_path / "live")
+        for end in range(start + 1, min(start + 5, len(history)) + 1):
+            state = FINISHED if end == len(history) else RUNNING
+            listener.moved(run_view(history=history[:end], state=state), history[end - 1 : end])
+        listener.close()
+    view = run_view(history=history, state=FINISHED)
+    export(Snapshot(time=START, runs=(view,)), tmp_path / "export")
+    for folder in ("run", "run@tokens"):
+        assert read(tmp_path / "live" / folder) == read(tmp_path / "export" / folder)
+    assert steps(read(tmp_path / "live/run"), "attempts/skipped") == list(range(1, 13))
 
 
 def test_live_goes_on_after_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

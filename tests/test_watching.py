@@ -22,11 +22,11 @@ import torch
 import accumaudit
 from accumaudit.service.snapshot import FindingView
 from accumaudit.service.watcher import Parent, Teller, watch
+from tests.findings import run_with
 from tests.loops import TOKENS, TinyModel, batches, token_loss
-from tests.processes import Pair
+from tests.processes import Pair, has_ended
 from tests.recorded import faults, updates
 from tests.records import write_run
-from tests.test_service_commands import has_ended, run_with
 
 pytestmark = pytest.mark.slow  # each waits for the judgement of another process
 

@@ -33,7 +33,17 @@ def asks(audit: accumaudit.Audit) -> dict[str, float]:
     """Plain values come back."""
     audit.load_state_dict(audit.state_dict())
     version: str = accumaudit.__version__
-    return audit.metrics() | {version: 0.0}
+    counts = {found.code: float(found.count) for found in audit.findings() if found.severity == "error"}
+    return audit.metrics() | counts | {version: 0.0}
+
+
+def stops(model: nn.Module, optimizer: Optimizer) -> str:
+    """The error says what was found."""
+    try:
+        with accumaudit.attach(model, optimizer, log_dir="runs/first", watch=True, stop_on="warning"):
+            return ""
+    except accumaudit.FaultFoundError as error:
+        return " ".join(found.advice for found in error.findings)
 
 
 def opens(run: Path) -> list[str]:

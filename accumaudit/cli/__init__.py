@@ -21,7 +21,7 @@ VERBS: Final = {
     "rules": "List the rules.",
     "explain": "Print the manual of a rule.",
     "sql": "Ask the tables of a run a question in SQL.",
-    "serve": "Follow runs while they are written, judge them, show what is known.",
+    "serve": "Follow runs that are being written, and judge them live.",
     "export": "Write a run for Prometheus or TensorBoard.",
     "dashboards": "Write dashboards for Grafana, rules and alerts for Prometheus.",
     "demo": "Train for real, with a fault if you like, then check.",

@@ -385,7 +385,7 @@ class Presence:
             unknown: the number of its rows.
             title: what a foreign log is called.
         """
-        missing = self._missing(rule, run_id)
+        missing = [need for need in rule.needs if not self._somewhere(run_id, need)]
         if title is not None and run_id not in self._counts["updates"]:
             return f"{title} holds no updates"
         if missing and title is not None:
@@ -406,13 +406,6 @@ class Presence:
         if unknown == 1:
             return "one row was in scope, and the record does not decide it"
         return f"{unknown:,} rows were in scope, and the record decides none of them"
-
-    def meets(self, rule: Rule, run_id: str) -> bool:
-        """Whether a run holds what the rule needs, so that it may judge something."""
-        return not self._missing(rule, run_id)
-
-    def _missing(self, rule: Rule, run_id: str) -> list[str]:
-        return [need for need in rule.needs if not self._somewhere(run_id, need)]
 
     def _somewhere(self, run_id: str, need: str) -> bool:
         """Whether one of the need's fields is there."""

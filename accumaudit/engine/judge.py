@@ -73,6 +73,13 @@ class Outcome:
     tallies: dict[str, Tally] = field(default_factory=dict)
     broken: str | None = None
 
+    def judged_little(self, run_ids: list[str]) -> bool:
+        """Whether a run is left without a judgement, so that a reason has to be found."""
+        if self.broken is not None:
+            return False
+        tallies = [self.tallies.get(run_id, Tally()) for run_id in run_ids]
+        return any(tally.faults + tally.clean == 0 for tally in tallies)
+
 
 def audit(
     ledger: Ledger,
@@ -97,26 +104,17 @@ def audit(
     connection = ledger.connection
     evidence.create(connection)
     run_ids = [run_id for run_id, _ in ledger.runs]
-    rules = (*selected, *silent)
-    presence = evidence.Presence(
-        connection, {name for rule in rules for need in rule.needs for name in alternatives(need)}
-    )
-    outcomes = [_run(connection, rule, run_ids, presence) for rule in rules]
+    outcomes = [_run(connection, rule, run_ids) for rule in (*selected, *silent)]
     judged = [outcome.rule for outcome in outcomes if outcome.broken is None]
     _explain(connection, judged)
     unused = ignores.apply(ledger, {rule.code for rule in judged} - ignored)
     outcomes = [outcome for outcome in outcomes if outcome.rule.code not in ignored]
-    return _report(ledger, _Desk(ledger, outcomes, ignores, presence), unused)
+    return _report(ledger, _Desk(ledger, outcomes, ignores), unused)
 
 
-def _run(
-    connection: duckdb.DuckDBPyConnection, rule: Rule, run_ids: list[str], presence: evidence.Presence
-) -> Outcome:
-    bundled = rule.file.is_relative_to(FOLDER)  # such a rule has tests: it is sound, and keeps to its needs
-    if bundled and not any(presence.meets(rule, run_id) for run_id in run_ids):
-        return Outcome(rule)
+def _run(connection: duckdb.DuckDBPyConnection, rule: Rule, run_ids: list[str]) -> Outcome:
     try:
-        if not bundled:
+        if not rule.file.is_relative_to(FOLDER):  # the bundled rules have tests
             _check_columns(_ask(connection, rule, "SELECT *", "LIMIT 0").description)
         tallies = _tally(connection, rule)
         strange = set(tallies) - set(run_ids)
@@ -278,12 +276,10 @@ def _report(ledger: Ledger, desk: _Desk, unused: tuple[str, ...]) -> AuditReport
 class _Desk:
     """Writes the verdicts of one audit."""
 
-    def __init__(
-        self, ledger: Ledger, outcomes: list[Outcome], ignores: _Ignores, presence: evidence.Presence
-    ) -> None:
+    def __init__(self, ledger: Ledger, outcomes: list[Outcome], ignores: _Ignores) -> None:
+        run_ids = [run_id for run_id, _ in ledger.runs]
         self._outcomes = outcomes
         self._ignores = ignores
-        self._presence = presence
         self._findings: dict[evidence.Key, evidence.Found] = {}
         self._ignored: dict[evidence.Key, list[tuple[int, evidence.Found]]] = defaultdict(list)
         for (code, run_id, place), found in evidence.findings(ledger).items():
@@ -292,6 +288,14 @@ class _Desk:
             else:
                 self._ignored[code, run_id].append((place, found))
         self._explained = evidence.explained(ledger.connection)
+        needs = {
+            name
+            for outcome in outcomes
+            if outcome.judged_little(run_ids)
+            for need in outcome.rule.needs
+            for name in alternatives(need)
+        }
+        self._presence = evidence.Presence(ledger.connection, needs)
 
     def verdicts(self, run_id: str, fact: evidence.RunFacts) -> tuple[Verdict, ...]:
         """What each rule says of a run."""

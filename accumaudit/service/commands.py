@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from accumaudit.outputs.words import printable
+from accumaudit.service.board import Told
 from accumaudit.service.snapshot import FindingView, Point, RunView
 from accumaudit.service.telling import told
 
@@ -48,12 +49,23 @@ class Commands:
     def __init__(self, command: str, seconds: float = SECONDS) -> None:
         self._words = _words(command)
         self._seconds = seconds
-        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._waiting: deque[tuple[Told, str, bytes]] = deque()
         self._closed = False
         self._ends_at = math.inf
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="accumaudit-on-finding", daemon=True)
         self._thread.start()
+
+    @property
+    def trouble(self) -> str | None:
+        """Nothing: what a command says of itself is logged."""
+        return None
+
+    @property
+    def waiting(self) -> tuple[Told, ...]:
+        """Findings that the command was not started for."""
+        with self._changed:
+            return tuple(which for which, _, _ in self._waiting)
 
     def found(self, run: RunView, finding: FindingView) -> None:
         """Run the command for it, after those that wait."""
@@ -61,7 +73,7 @@ class Commands:
         line = told(run.report, finding).encode() + b"\n"
         with self._changed:
             if len(self._waiting) < WAITING and not self._closed:
-                self._waiting.append((name, line))
+                self._waiting.append(((run.run_id, finding.code), name, line))
                 self._changed.notify()
                 return
         log.warning("the command is behind, and is not run for %s", name)
@@ -89,7 +101,8 @@ class Commands:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._waiting and time.monotonic() < self._ends_at:
-                return self._waiting.popleft()
+                _, name, line = self._waiting.popleft()
+                return name, line
             if self._waiting:
                 log.warning("the end came before the command was run for %d findings", len(self._waiting))
             return None

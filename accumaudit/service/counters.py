@@ -25,8 +25,14 @@ HISTORY: Final = 600
 SILENCE: Final = 600.0
 """Seconds without a record, beside ten windows' time, after which a run that was not closed is silent."""
 
+LONGEST_WAIT: Final = 24 * 3600.0
+"""Seconds that ten windows' time may be, whatever the record says."""
+
 LAUNCHES: Final = 1_000
 """Launches of a run that are told apart; later ones are not counted."""
+
+RANKS: Final = 100_000
+"""Ranks of a run that are told apart."""
 
 WIDEST: Final = 2**53
 """No integer of the record is beyond it."""
@@ -124,11 +130,22 @@ class Optimizer:
 
     def judged(self, point: Point) -> Point:
         """Keep an attempt that was judged; give it with the tokens of the whole run."""
+        self._take_back(point)
         if point.applied is not False:
             self.tokens_judged += point.valid_tokens or 0.0
         kept = replace(point, tokens_so_far=self.tokens_judged)
         self.history.append(kept)
         return kept
+
+    def _take_back(self, point: Point) -> None:
+        """A resume does updates again: their tokens count once."""
+        if not self.history or point.launch <= self.history[-1].launch or point.update_id is None:
+            return
+        done_before = point.update_id - (point.applied is not False)
+        newest = max((one.update_id or 0 for one in self.history), default=0)
+        if done_before < newest:
+            kept = [one for one in self.history if one.update_id is not None and one.update_id <= done_before]
+            self.tokens_judged = (kept[-1].tokens_so_far or 0.0) if kept else 0.0
 
     def view(self, index: int) -> OptimizerView:
         """What others see of it."""
@@ -230,6 +247,8 @@ class Ranks:
         self.expected = len(recorded) if isinstance(recorded, list) else self.world_size
         pipeline_rank, stages = integer(record.get("pipeline_rank")), integer(record.get("pipeline_size"))
         is_last_stage = pipeline_rank is None or pipeline_rank + 1 == (stages or 1)
+        if record["rank"] not in self.token_ranks and len(self.token_ranks) >= RANKS:
+            return
         self.token_ranks[record["rank"]] = is_last_stage and not integer(record.get("tensor_rank"))
 
     def state(self, silent: bool) -> str:

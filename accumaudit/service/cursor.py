@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from accumaudit.service.lines import Line
+from accumaudit.service.places import TAIL
 
 LONGEST: Final = 16 << 20
 """Bytes of a line beyond which it is given up."""
@@ -33,17 +34,19 @@ class Cursor:
     """In a line that was given up."""
     seen: int = 0
     """Up to here no line ends after the offset."""
+    last: bytes = b""
+    """What stood just before that, in the line that has no end."""
 
     def read(self, fd: int, end: int, most: int) -> tuple[list[tuple[Line, int]], int]:
         """The next whole lines before `end` and where each begins, and how many bytes were read for them.
 
         A line that is longer than `most` is read in several calls; blank ones are counted and left out.
         """
-        start = max(self.seen, self.offset)
+        start = self._start(fd)
         data = os.pread(fd, max(0, min(most, end - start)), start)
         read = len(data)
         if b"\n" not in data:
-            self.seen = start + read
+            self.seen, self.last = start + read, (self.last + data)[-TAIL:]
             return self._without_end(), read
         if self.inside:
             skipped = data.index(b"\n") + 1
@@ -53,16 +56,25 @@ class Cursor:
             before = os.pread(fd, start - self.offset, self.offset)
             read += len(before)
             data = before + data
-        self.seen = 0
+        self.seen, self.last = 0, b""
         return list(self._split(data)), read
+
+    def _start(self, fd: int) -> int:
+        """Where to read on: a line without an end may have been cut off and written anew."""
+        if self.seen > self.offset:
+            length = len(self.last)
+            if os.pread(fd, length, self.seen - length) == self.last:
+                return self.seen
+            self.seen, self.last = 0, b""
+        return self.offset
 
     def _without_end(self) -> list[tuple[Line, int]]:
         """Go on inside a line that is given up, or give one up now, or wait for its end."""
         begins = self.offset
         if self.inside:
-            self.offset = self.seen
+            self.offset, self.last = self.seen, b""
         elif self.seen - self.offset > LONGEST:
-            self.offset, self.inside = self.seen, True
+            self.offset, self.inside, self.last = self.seen, True, b""
             return [(Line(self.number + 1, GIVEN_UP), begins)]
         return []
 

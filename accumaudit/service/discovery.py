@@ -15,7 +15,7 @@ from accumaudit.ledger.sources import SEARCH_DEPTH
 LEDGER_SUFFIX: Final = ".jsonl"
 
 ENTRIES: Final = 200_000
-"""Of one folder that are looked at."""
+"""Folders or ledger files in one folder that are found."""
 
 _RANK_FOLDER: Final = re.compile(r"rank-\d+")
 
@@ -66,8 +66,8 @@ class Search:
         """The folders in a folder, or its ledger files, by name."""
         try:
             with os.scandir(_join(self._root, folder)) as scan:
-                entries = islice(scan, ENTRIES)
-                return sorted(e.name for e in entries if (_is_folder(e) if folders else is_ledger(e)))
+                wanted = filter(_is_folder if folders else _is_ledger, scan)
+                return sorted(entry.name for entry in islice(wanted, ENTRIES))
         except FileNotFoundError:
             return []  # it has gone since it was seen
         except OSError:
@@ -76,7 +76,7 @@ class Search:
             return []
 
 
-def is_ledger(entry: os.DirEntry[str]) -> bool:
+def _is_ledger(entry: os.DirEntry[str]) -> bool:
     """Whether an entry of a rank's folder is a file that is followed."""
     return entry.name.endswith(LEDGER_SUFFIX) and _is_named(entry) and _is_file(entry)
 

@@ -209,7 +209,7 @@ class Follower:
         identity = status.st_dev, status.st_ino
         if self._identities is None:
             self._identities = {one.place.identity: one for one in self._tails.values()}
-        known = self._identities.get(identity)
+        known = self._identities.get(identity) if status.st_ino else None  # some file systems have no inodes
         if known is not None and self._is_there(known, identity):
             return  # another name of a file that is followed
         if known is not None and known.run == found.run:
@@ -330,6 +330,8 @@ def _by_inode(folder: str) -> dict[int, str]:
     """The files in a folder, as far as it can be read."""
     try:
         with os.scandir(folder) as scan:
-            return {entry.inode(): entry.name for entry in scan if not entry.name.startswith(".")}
+            names = {entry.inode(): entry.name for entry in scan if not entry.name.startswith(".")}
     except OSError:
         return {}
+    names.pop(0, None)
+    return names

@@ -264,6 +264,9 @@ INTAKE: Final = {
     "failed_judgements": Metric(
         "accumaudit_failed_judgements_total", COUNTER, (), "Times that the rules could not be run to the end."
     ),
+    "internal_errors": Metric(
+        "accumaudit_internal_errors_total", COUNTER, (), "Errors in the service itself; its log has them."
+    ),
 }
 """By the field of Intake."""
 

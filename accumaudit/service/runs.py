@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,6 +13,8 @@ from typing import Any, Final
 from accumaudit.ledger.launches import JOIN_SECONDS
 from accumaudit.ledger.sources import unique
 from accumaudit.service.counters import (
+    LONGEST_WAIT,
+    RANKS,
     SILENCE,
     Optimizer,
     Ranks,
@@ -24,7 +29,7 @@ from accumaudit.service.snapshot import RUNNING, OptimizerView, Point, RankView
 KINDS: Final = ("run", "update", "mark")
 
 LAUNCHES: Final = 1_000
-"""Launches of one token in one folder that are told apart."""
+"""Launches in one folder that are told apart; the newest."""
 
 OPTIMIZERS: Final = 64
 """Optimizers of a run that are told apart."""
@@ -32,8 +37,11 @@ OPTIMIZERS: Final = 64
 WIDEST_FOLDERS: Final = 100_000
 """Folders beyond the limit of runs that are counted."""
 
-RANKS: Final = 100_000
-"""Ranks of a run whose last records are kept."""
+LONGEST_TOKEN: Final = 200
+"""Characters of the token of a launch."""
+
+LONGEST_WORD: Final = 200
+"""Characters that are kept of a name."""
 
 
 def parse(text: bytes) -> dict[str, Any] | None:
@@ -44,7 +52,8 @@ def parse(text: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict) or record.get("record") not in KINDS:
         return None
-    if not isinstance(record.get("launch"), str) or integer(record.get("rank")) is None:
+    token = record.get("launch")
+    if not isinstance(token, str) or len(token) > LONGEST_TOKEN or integer(record.get("rank")) is None:
         return None
     if record["record"] == "update" and (
         integer(record.get("attempt_id")) is None or integer(record.get("optimizer")) is None
@@ -84,9 +93,11 @@ class Run:
             self._update(record, launch)
         elif record.get("kind") == "close":
             self._close(record, launch)
-        time = number(record.get("time"))
-        if time is not None:
-            self.last_record_time = max(time, self.last_record_time or time)
+        written = number(record.get("time"))
+        if written is not None:
+            # A clock that was ahead for a moment is not to be believed until it is caught up with.
+            written = min(written, time.time())
+            self.last_record_time = max(written, self.last_record_time or written)
 
     def _begin(self, record: Record, launch: str) -> None:
         started_at = number(record.get("started_at"))
@@ -99,13 +110,13 @@ class Run:
         described = record.get("optimizers")
         for one in described if isinstance(described, list) else []:
             index = integer(one.get("index")) if isinstance(one, dict) else None
-            if index is not None and (index in self.optimizers or len(self.optimizers) < OPTIMIZERS):
-                optimizer = self.optimizers.setdefault(index, Optimizer())
-                optimizer.name = _word(one.get("name")) or _word(one.get("class")) or ""
+            if index is not None and self._has(index):
+                self.optimizers[index].name = _word(one.get("name")) or _word(one.get("class")) or ""
 
     def _close(self, record: Record, launch: str) -> None:
-        if launch == self.ranks.launch:
-            self.ranks.closed[record["rank"]] = record.get("finished") is True
+        closed, rank = self.ranks.closed, record["rank"]
+        if launch == self.ranks.launch and (rank in closed or len(closed) < RANKS):
+            closed[rank] = record.get("finished") is True
         last_attempt, index = integer(record.get("attempt_id")), integer(record.get("optimizer"))
         if self.every > 1 and last_attempt is not None:
             for one in self.optimizers.values() if index is None else (self.optimizers.get(index),):
@@ -114,10 +125,13 @@ class Run:
 
     def _update(self, record: Record, launch: str) -> None:
         index, rank = record["optimizer"], record["rank"]
-        if index not in self.optimizers and len(self.optimizers) >= OPTIMIZERS:
+        if not self._has(index):
             return
-        optimizer = self.optimizers.setdefault(index, Optimizer())
-        optimizer.count(record, launch, has_tokens=self.ranks.token_ranks.get(rank, True))
+        self.optimizers[index].count(record, launch, has_tokens=self.ranks.token_ranks.get(rank, True))
+        self._see(record, rank, index)
+
+    def _see(self, record: Record, rank: int, index: int) -> None:
+        """Keep the last record of a rank."""
         if (rank, index) in self.ranks.views or len(self.ranks.views) < RANKS:
             self.ranks.views[rank, index] = rank_view(record, rank, index)
 
@@ -126,13 +140,12 @@ class Run:
         if record["record"] == "run":
             self.ranks.begin(record, launch, number(record.get("started_at")) or 0.0)
         elif record["record"] == "update" and launch == self.ranks.launch:
-            rank, index = record["rank"], record["optimizer"]
-            self.ranks.views[rank, index] = rank_view(record, rank, index)
+            self._see(record, record["rank"], record["optimizer"])
 
     def settle(self, now: float) -> bool:
         """Say what state it is in at this time of the monotonic clock; whether it has changed."""
-        seconds = [view.window_seconds or 0.0 for view in self.ranks.views.values()]
-        silent = now - self.heard_at > SILENCE + 10 * max(seconds, default=0.0)
+        seconds = max((view.window_seconds or 0.0 for view in self.ranks.views.values()), default=0.0)
+        silent = now - self.heard_at > SILENCE + min(10 * seconds, LONGEST_WAIT)
         before, self.state = self.state, self.ranks.state(silent)
         self.version += before != self.state
         return before != self.state
@@ -147,7 +160,15 @@ class Run:
 
     def judged(self, points: Iterable[Point]) -> list[Point]:
         """Keep attempts that were judged; give them with the tokens of the whole run."""
-        return [self.optimizers.setdefault(point.optimizer, Optimizer()).judged(point) for point in points]
+        return [
+            self.optimizers[point.optimizer].judged(point) for point in points if self._has(point.optimizer)
+        ]
+
+    def _has(self, index: int) -> bool:
+        """Whether the optimizer is one of those that are told apart, now at the latest."""
+        if index not in self.optimizers and len(self.optimizers) < OPTIMIZERS:
+            self.optimizers[index] = Optimizer()
+        return index in self.optimizers
 
     def saved(self) -> dict[str, Any]:
         """What another process of the service goes on from, as JSON."""
@@ -171,7 +192,7 @@ class Run:
 
     @classmethod
     def restored(cls, name: str, saved: Mapping[str, Any], now: float) -> Run:
-        """The one that was saved; its silence is counted from now, and its ranks' last records come again."""
+        """The one that was saved; its silence goes on, and its ranks' last records come again."""
         return cls(
             name=name,
             folder=saved["folder"],
@@ -191,24 +212,58 @@ class Run:
             every=saved["every"],
             malformed=saved["malformed"],
             state=saved["state"],
-            heard_at=now,
+            heard_at=now if saved["state"] == RUNNING else -math.inf,
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Launch:
     """Run lines of one token that begin together, as `check` joins them."""
 
+    token: str
     key: str
     run: str
     started_at: float
-    ranks: dict[int, float] = field(default_factory=dict)
-    """When each rank began."""
+    ranks: dict[int, float | None] = field(default_factory=dict)
+    """When each rank began, where its run line has been seen."""
 
     def holds(self, rank: int, started_at: float) -> bool:
         """Whether a run line belongs to it: a rank that starts again begins another launch."""
         together = abs(started_at - self.started_at) <= JOIN_SECONDS
-        return together and self.ranks.get(rank, started_at) == started_at
+        return together and self.ranks.get(rank) in (None, started_at)
+
+
+@dataclass(slots=True)
+class _Folder:
+    """What is known of the launches in one folder."""
+
+    newest: str
+    """The run that began last."""
+    launches: dict[str, list[_Launch]] = field(default_factory=dict)
+    """By their token."""
+    order: deque[_Launch] = field(default_factory=deque)
+    """All of them, the oldest first."""
+    current: dict[tuple[str, int], _Launch] = field(default_factory=dict)
+    """The one that the lines of a token and rank belong to, from their last run line on."""
+
+    def add(self, launch: _Launch) -> None:
+        """Take in a launch; the oldest goes where they are too many."""
+        self.launches.setdefault(launch.token, []).append(launch)
+        self.order.append(launch)
+        if len(self.order) > LAUNCHES:
+            oldest = self.order.popleft()
+            rest = [one for one in self.launches.pop(oldest.token) if one is not oldest]
+            if rest:
+                self.launches[oldest.token] = rest
+            for rank in oldest.ranks:
+                if self.current.get((oldest.token, rank)) is oldest:
+                    del self.current[oldest.token, rank]
+
+    def place(self, token: str, rank: int, launch: _Launch) -> None:
+        """From here on the lines of a token and rank belong to this launch."""
+        if (token, rank) in self.current or len(self.current) < RANKS:
+            self.current[token, rank] = launch
+            launch.ranks.setdefault(rank, None)
 
 
 class Runs(Mapping[str, Run]):
@@ -218,12 +273,7 @@ class Runs(Mapping[str, Run]):
         self._home = home
         self._limit = limit
         self._runs: dict[str, Run] = {}
-        self._newest: dict[str, str] = {}
-        """The newest run in each folder."""
-        self._launches: dict[tuple[str, str], list[_Launch]] = {}
-        """The launches of each token in each folder."""
-        self._current: dict[tuple[str, str, int], _Launch] = {}
-        """The one that a rank's lines belong to, from its last run line on."""
+        self._folders: dict[str, _Folder] = {}
         self._left_out: set[str] = set()
 
     def __getitem__(self, name: str) -> Run:
@@ -240,14 +290,19 @@ class Runs(Mapping[str, Run]):
         """Folders beyond the limit."""
         return len(self._left_out)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another run."""
+        return len(self._runs) >= self._limit
+
     def take(self, chunk: Chunk, now: float) -> Iterator[tuple[Run, Record | None]]:
         """Count the lines of a chunk; give each new one with its run, and None where it is no record."""
-        if not self._knows(chunk.run):
+        if not self.admit(chunk.run):
             return
         for line in chunk.lines:
             record = parse(line.text)
             if record is None:
-                run = self._runs[self._newest[chunk.run]]
+                run = self._runs[self._folders[chunk.run].newest]
                 run.malformed += not chunk.again
             else:
                 launch = self._launch(chunk.run, record)
@@ -261,91 +316,105 @@ class Runs(Mapping[str, Run]):
                 run.version += 1
                 yield run, record
 
-    def _knows(self, folder: str) -> bool:
-        """Whether the folder has a run, now at the latest."""
-        if folder in self._newest:
+    def is_new(self, folder: str) -> bool:
+        """Whether nothing of a folder has come so far."""
+        return folder not in self._folders and folder not in self._left_out
+
+    def admit(self, folder: str) -> bool:
+        """Whether a folder has a run, now at the latest; one that was left out stays so."""
+        if folder in self._folders:
             return True
-        if len(self._runs) >= self._limit:
+        if self.is_full or folder in self._left_out:
             if len(self._left_out) < WIDEST_FOLDERS:
                 self._left_out.add(folder)
             return False
-        self._add(self._home if folder == "." else folder, folder)
+        name = self._first(folder)
+        self._add(unique(name, self._runs) if name in self._runs else name, folder)
         return True
+
+    def welcome(self, folder: str) -> None:
+        """A folder that was left out is to have a run, once its lines come again from the first one on."""
+        self._left_out.discard(folder)
+
+    def in_folder(self, folder: str) -> list[Run]:
+        """The runs in a folder."""
+        return [run for run in self._runs.values() if run.folder == folder]
+
+    def forget(self, folder: str) -> None:
+        """Drop the runs in a folder."""
+        for run in self.in_folder(folder):
+            del self._runs[run.name]
+        self._folders.pop(folder, None)
 
     def _launch(self, folder: str, record: Record) -> _Launch:
         """The launch of a record; a run line may begin one."""
-        token, rank = record["launch"], record["rank"]
-        launches = self._launches.setdefault((folder, token), [])
+        token, rank, known = record["launch"], record["rank"], self._folders[folder]
+        launches = known.launches.get(token, [])
         if record["record"] == "run":
             started_at = number(record.get("started_at")) or 0.0
             launch = next((one for one in launches if one.holds(rank, started_at)), None)
             if launch is None:
                 self._open_run(folder, record)
-                launch = self._begin(folder, token, started_at)
-            launch.ranks[rank] = started_at
-            self._current[folder, token, rank] = launch
-        elif (folder, token, rank) not in self._current:  # its run line was lost
-            launch = (
-                launches[-1] if launches else self._begin(folder, token, number(record.get("time")) or 0.0)
-            )
-            self._current[folder, token, rank] = launch
-        return self._current[folder, token, rank]
+                launch = self._begin(known, token, started_at)
+            known.place(token, rank, launch)
+            if rank in launch.ranks:
+                launch.ranks[rank] = started_at
+        else:
+            launch = known.current.get((token, rank))
+            if launch is None:  # its run line was lost
+                began = number(record.get("time")) or 0.0
+                launch = launches[-1] if launches else self._begin(known, token, began)
+                known.place(token, rank, launch)
+        return launch
 
-    def _begin(self, folder: str, token: str, started_at: float) -> _Launch:
-        run = self._runs[self._newest[folder]]
+    def _begin(self, known: _Folder, token: str, started_at: float) -> _Launch:
+        run = self._runs[known.newest]
         run.launches += 1
-        launches = self._launches[folder, token]
-        launches.append(_Launch(f"{token} {run.launches}", run.name, started_at))
-        del launches[:-LAUNCHES]
-        return launches[-1]
+        launch = _Launch(token, f"{token} {run.launches}", run.name, started_at)
+        known.add(launch)
+        return launch
 
     def _open_run(self, folder: str, record: Record) -> None:
-        """Open another run in the folder where a launch starts over."""
-        if _starts_over(record, self._runs[self._newest[folder]]):
+        """Open another run in the folder where a launch starts over, if there is room for it."""
+        if not self.is_full and _starts_over(record, self._runs[self._folders[folder].newest]):
             self._add(unique(self._first(folder), self._runs), folder)
 
-    def _add(self, name: str, folder: str) -> None:
-        if name in self._runs:
-            name = unique(name, self._runs)
-        self._runs[name] = Run(name=name, folder=folder)
-        self._newest[folder] = name
-
     def _first(self, folder: str) -> str:
-        return next(name for name, run in self._runs.items() if run.folder == folder)
+        """The name of the first run in a folder."""
+        return self._home if folder == "." else folder
 
-    def forget(self, name: str) -> None:
-        """Drop a run that ended long ago."""
-        run = self._runs.pop(name)
-        if self._newest.get(run.folder) == name:
-            del self._newest[run.folder]
-        for launches in self._launches.values():
-            launches[:] = [one for one in launches if one.run != name]
-        self._current = {key: one for key, one in self._current.items() if one.run != name}
+    def _add(self, name: str, folder: str) -> None:
+        self._runs[name] = Run(name=name, folder=folder)
+        self._folders.setdefault(folder, _Folder(name)).newest = name
 
     def saved(self, name: str) -> dict[str, Any]:
         """What another process of the service goes on from, as JSON."""
-        folder = self._runs[name].folder
+        known = self._folders[self._runs[name].folder]
         tokens = [
-            [token, one.key, one.started_at, self._ranks_in(one) if len(launches) > 1 else []]
-            for (place, token), launches in self._launches.items()
-            for one in launches
-            if place == folder and one.run == name
+            [one.token, one.key, one.started_at, self._ranks_in(known, one)]
+            for one in known.order
+            if one.run == name
         ]
-        return {**self._runs[name].saved(), "tokens": tokens}
+        return {**self._runs[name].saved(), "tokens": tokens, "is_newest": known.newest == name}
 
-    def _ranks_in(self, launch: _Launch) -> list[int]:
+    def _ranks_in(self, known: _Folder, launch: _Launch) -> list[int]:
         """The ranks whose lines belong to it now; asked where a token has several launches."""
-        return [rank for (_, _, rank), one in self._current.items() if one is launch]
+        if len(known.launches[launch.token]) == 1:
+            return []
+        return [rank for rank in launch.ranks if known.current.get((launch.token, rank)) is launch]
 
     def restore(self, saved: Mapping[str, Mapping[str, Any]], now: float) -> None:
         """Go on from what was saved."""
         for name, one in saved.items():
             run = self._runs[name] = Run.restored(name, one, now)
-            self._newest[run.folder] = name
+            known = self._folders.setdefault(run.folder, _Folder(name))
+            if one["is_newest"]:
+                known.newest = name
             for token, key, started_at, ranks in one["tokens"]:
-                launch = _Launch(key, name, started_at)
-                self._launches.setdefault((run.folder, token), []).append(launch)
-                self._current |= {(run.folder, token, rank): launch for rank in ranks}
+                launch = _Launch(token, key, name, started_at)
+                known.add(launch)
+                for rank in ranks:
+                    known.place(token, rank, launch)
 
 
 def _starts_over(record: Record, newest: Run) -> bool:
@@ -357,4 +426,4 @@ def _starts_over(record: Record, newest: Run) -> bool:
 
 
 def _word(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return value[:LONGEST_WORD] if isinstance(value, str) else None

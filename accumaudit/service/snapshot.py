@@ -177,6 +177,8 @@ class Intake:
     judgement_seconds: float = 0.0
     """CPU time of the rules."""
     failed_judgements: int = 0
+    internal_errors: int = 0
+    """Errors in the service itself that should not be."""
     runs_left_out: int = 0
     """Runs beyond the limit, which nothing is known of."""
     lag_buckets: dict[float, int] = field(default_factory=dict)

@@ -121,8 +121,6 @@ class Tail:
             begins_anew = True
         if begins_anew:
             self._begin_anew()
-        elif self.size < self._cursor.seen:
-            self._cursor.seen = 0
         chunks, read = self._read_again(fd, most) if self._again else ([], 0)
         if self._again is None and read < most:
             lines, more = self._cursor.read(fd, self.size, most - read)

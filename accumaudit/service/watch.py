@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from accumaudit.engine.findings import RunReport
 from accumaudit.importers import TITLES
-from accumaudit.service.board import Board, Listener, Listeners
+from accumaudit.service.board import Board, Listener, Listeners, Owed, Told
 from accumaudit.service.counters import number
 from accumaudit.service.following import Follower
 from accumaudit.service.judging.judge import Judge, Judgement
@@ -20,6 +19,8 @@ from accumaudit.service.lines import Chunk
 from accumaudit.service.runs import Run, Runs
 from accumaudit.service.snapshot import RUNNING, FindingView, Intake, Point, RunView, Snapshot
 from accumaudit.service.store import Store, StoreError
+from accumaudit.service.totals import Lag, Totals
+from accumaudit.service.troubles import Troubles
 
 BEAT: Final = 1.0
 """Seconds from one reading to the next, where it takes less."""
@@ -27,8 +28,11 @@ BEAT: Final = 1.0
 SAVE: Final = 5.0
 """Seconds from one saving to the next; a new finding is saved at once."""
 
-LAG_BOUNDS: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Bounds of the seconds between a record's own time and its reading."""
+COUNTS: Final = ("bytes", "records", "malformed")
+"""What is counted of what is read."""
+
+TROUBLES: Final = 20
+"""Runs that cannot be judged and are told one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,31 +42,6 @@ class Limits:
     runs: int = 1_000
     retain_ended: float = 24 * 3600.0
     """Seconds that a run is shown after it has ended."""
-
-
-class Lag:
-    """How old records are when they are read, once the service has caught up."""
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(LAG_BOUNDS) + 1)
-        self.total = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count one record; one of a clock that is ahead is not old."""
-        seconds = max(seconds, 0.0)
-        self._counts[bisect_left(LAG_BOUNDS, seconds)] += 1
-        self.total += seconds
-
-    @property
-    def count(self) -> int:
-        """Records."""
-        return sum(self._counts)
-
-    @property
-    def buckets(self) -> dict[float, int]:
-        """Records up to each bound."""
-        sums = [sum(self._counts[: place + 1]) for place in range(len(LAG_BOUNDS))]
-        return dict(zip(LAG_BOUNDS, sums, strict=True))
 
 
 class Watch:
@@ -90,18 +69,10 @@ class Watch:
         limits: Limits | None = None,
     ) -> None:
         self._board, self._judge, self._store = board, judge, store
-        self._listeners = Listeners(listeners)
+        self._root = folder
         self._limits = limits or Limits()
-        loaded = store.load() if store else {}
-        self._counts: dict[str, int] = {
-            "records": 0,
-            "malformed": 0,
-            **loaded.get("counts", {}).get("all", {}),
-        }
-        self._follower = Follower(folder, loaded.get("places"))
-        self._runs = Runs(folder.resolve().name or "run", self._limits.runs)
-        self._runs.restore(loaded.get("runs", {}), time.monotonic())
-        judge.restore(loaded.get("judged", {}))
+        self._troubles = Troubles()
+        self._listeners = Listeners(listeners, self._troubles)
         self._judged: dict[str, Judgement] = {}
         self._views: dict[str, tuple[int, RunView]] = {}
         self._ended: dict[str, float] = {}
@@ -112,6 +83,29 @@ class Watch:
         self._unsaved: set[str] = set()
         self._save_errors = 0
         self._trouble: str | None = None
+        loaded = store.load() if store else {}
+        try:
+            self._restore(loaded)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(
+                f"{store and store.path}: the state cannot be used ({type(error).__name__}: {error}); move "
+                "the file away to begin anew: the logs are read again, and findings are told again"
+            ) from error
+
+    def _restore(self, loaded: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on from what another process of the service saved."""
+        counts = loaded.get("counts", {}).get("all", {})
+        self._counts: dict[str, int] = {name: counts.get(name, 0) for name in COUNTS}
+        self._before = self._saved_totals = Totals.of_json(loaded.get("totals", {}).get("all", {}))
+        """What the service counted in its own work before it was started, and until it saved last."""
+        self._owed: Owed = loaded.get("told", {}).get("owed", {})
+        """Findings that were to be told when it saved last."""
+        self._follower = Follower(self._root, loaded.get("places"))
+        self._runs = Runs(self._root.resolve().name or "run", self._limits.runs)
+        self._runs.restore(loaded.get("runs", {}), time.monotonic())
+        self._ended |= {name: time.monotonic() for name, run in self._runs.items() if run.state != RUNNING}
+        self._judge.restore(loaded.get("judged", {}))
+        self._begins = True
 
     def run(self, stop: threading.Event) -> None:
         """Turn until told to stop; then save and let go of everything."""
@@ -123,31 +117,60 @@ class Watch:
         finally:
             self._save()
             self._listeners.close()
-            self._judge.close()
+            self._save_owed()
+            with self._troubles.caught("ending what judges"):
+                self._judge.close()
             if self._store is not None:
                 self._store.close()
 
     def turn(self) -> None:
-        """Read, judge, save, put up."""
+        """Read, judge, save, put up, tell; an error in one of them is told, and the next turn goes on."""
         now = time.time()
-        for chunk in self._follower.turn():
-            self._take(chunk, now)
-        self._ready = self._ready or self._follower.caught_up
-        for name, run in self._runs.items():
-            if run.settle(time.monotonic()):
-                self._turn_state(name, run)
-        news = [self._keep(judgement) for judgement in self._judge.turn(now)]
-        self._forget_ended()
-        is_new = any(judgement.new for judgement, _ in news)
-        if is_new or time.monotonic() - self._saved_at > SAVE:
-            self._save()
-        self._board.publish(self._snapshot(now))
-        for judgement, points in news:
-            self._tell(judgement, points)
+        self._read(now)
+        self._settle()
+        news: list[tuple[Judgement, list[Point]]] = []
+        with self._troubles.caught("judging"):
+            news = [self._keep(judgement) for judgement in self._judge.turn(now)]
+        new = [(judgement.run, one.code) for judgement, _ in news for one in judgement.new]
+        if new or not self._ready or time.monotonic() - self._saved_at > SAVE:
+            self._save(new)
+        with self._troubles.caught("putting up what is known"):
+            self._board.publish(self._snapshot(now))
+        with self._troubles.caught("telling findings"):
+            self._tell_owed()
+            for judgement, points in news:
+                self._tell(judgement, points)
+        self._save_owed()
+
+    def _read(self, now: float) -> None:
+        """Count what is new, and hand it on to be judged."""
+        chunks: list[Chunk] = []
+        with self._troubles.caught("reading"):
+            before = self._follower.bytes
+            chunks = self._follower.turn()
+            self._counts["bytes"] += self._follower.bytes - before
+            self._ready = self._ready or self._follower.caught_up
+        refused = set()
+        for chunk in chunks:
+            with self._troubles.caught("taking in records"):
+                if self._admits(chunk.run):
+                    self._judge.take(chunk)
+                    self._take(chunk, now)
+                else:
+                    refused.add(chunk.run)
+        for folder in refused if self._ready else ():
+            if not self._runs.is_full or self._let_oldest_go():
+                self._runs.welcome(folder)
+                self._follower.remove(folder)  # it is read from its first line on when it is written again
+
+    def _admits(self, folder: str) -> bool:
+        """Whether a folder has a run; a new one takes the place of what ended long ago."""
+        if self._runs.is_full and self._runs.is_new(folder):
+            self._let_oldest_go()
+        return self._runs.admit(folder)
 
     def _take(self, chunk: Chunk, now: float) -> None:
-        """Count the lines of a chunk, and hand them on."""
-        self._judge.take(chunk)
+        """Count the lines of a chunk."""
         for run, record in self._runs.take(chunk, time.monotonic()):
             self._unsaved.add(run.name)
             self._counts["records" if record is not None else "malformed"] += 1
@@ -155,25 +178,57 @@ class Watch:
             if self._ready and written is not None:
                 self._lag.add(now - written)
 
+    def _settle(self) -> None:
+        """See which runs have ended, which go on, and which are to be let go of."""
+        with self._troubles.caught("following the runs"):
+            for name, run in self._runs.items():
+                if run.settle(time.monotonic()):
+                    self._turn_state(name, run)
+            limit = time.monotonic() - self._limits.retain_ended
+            ended = {self._runs[name].folder for name, since in self._ended.items() if since < limit}
+            for folder in ended:
+                if all(self._ended.get(run.name, limit) < limit for run in self._runs.in_folder(folder)):
+                    self._let_go(folder)
+
     def _turn_state(self, name: str, run: Run) -> None:
         """A run has ended, or goes on."""
         self._unsaved.add(name)
         if run.state == RUNNING:
             self._ended.pop(name, None)
-        else:
-            self._ended[name] = time.monotonic()
+            return
+        self._ended[name] = time.monotonic()
+        if self._has_ended(run.folder):
             self._judge.finish(name)
 
     def _has_ended(self, folder: str) -> bool:
         """Whether every run in a folder has."""
-        return all(run.state != RUNNING for run in self._runs.values() if run.folder == folder)
+        return all(run.state != RUNNING for run in self._runs.in_folder(folder))
+
+    def _let_oldest_go(self) -> bool:
+        """Let go of the runs in the folder that ended first, by their own clock, if one has."""
+        ended = [self._runs[name] for name in self._ended]
+        for run in sorted(ended, key=lambda one: one.last_record_time or 0.0):
+            if self._has_ended(run.folder):
+                self._let_go(run.folder)
+                return True
+        return False
+
+    def _let_go(self, folder: str) -> None:
+        """Forget the runs in a folder."""
+        for run in self._runs.in_folder(folder):
+            self._judge.forget(run.name)
+            for known in (self._ended, self._judged, self._views):
+                known.pop(run.name, None)
+            self._unsaved.add(run.name)
+        self._runs.forget(folder)
+        self._follower.remove(folder)
 
     def _keep(self, judgement: Judgement) -> tuple[Judgement, list[Point]]:
         """Note what was judged; give it with its attempts, which know the tokens before them."""
-        self._judged[judgement.run] = judgement
         run = self._runs.get(judgement.run)
         points = list(judgement.points)
         if run is not None:
+            self._judged[judgement.run] = judgement
             run.version += 1
             self._unsaved.add(run.name)
             points = run.judged(points)
@@ -181,48 +236,68 @@ class Watch:
                 self._follower.rest(run.folder)
         return judgement, points
 
-    def _forget_ended(self) -> None:
-        """Let go of runs that ended long ago."""
-        limit = time.monotonic() - self._limits.retain_ended
-        for name in [name for name, ended in self._ended.items() if ended < limit]:
-            run = self._runs[name]
-            self._runs.forget(name)
-            self._judge.forget(name)
-            if all(other.folder != run.folder for other in self._runs.values()):
-                self._follower.remove(run.folder)
-            for known in (self._ended, self._judged, self._views):
-                known.pop(name, None)
-            self._unsaved.add(name)
-
-    def _save(self) -> None:
-        """Write what was read and told, all at once; where that fails it is tried again later."""
+    def _save(self, new: Sequence[Told] = ()) -> None:
+        """Write what was read, and what is to be told, all at once; where that fails it is tried again."""
         self._saved_at = time.monotonic()
         if self._store is None:
             return
-        for file, line in self._judge.keep_from().items():
-            self._follower.keep_from(file, line)
-        runs = {name: self._runs.saved(name) if name in self._runs else None for name in self._unsaved}
-        changes = {
-            "places": self._follower.changes(),
-            "runs": runs,
-            "judged": self._judge.saved(self._unsaved),
-            "counts": {"all": dict(self._counts)},
-        }
+        totals, owed = self._totals(), self._listeners.owed(new)
+        with self._troubles.caught("saving"):
+            for file, line in self._judge.keep_from().items():
+                self._follower.keep_from(file, line)
+            runs = {name: self._runs.saved(name) if name in self._runs else None for name in self._unsaved}
+            saved = self._write(
+                {
+                    "places": self._follower.changes(),
+                    "runs": runs,
+                    "judged": self._judge.saved(self._unsaved),
+                    "counts": {"all": dict(self._counts)},
+                    "totals": {"all": totals.as_json()},
+                    "told": {"owed": owed},
+                }
+            )
+            if saved:
+                self._follower.saved()
+                self._unsaved.clear()
+                self._saved_totals, self._owed = totals, owed
+
+    def _save_owed(self) -> None:
+        """Write what is still to be told, where that has changed."""
+        owed = self._listeners.owed()
+        if self._store is not None and self._trouble is None and owed != self._owed:
+            with self._troubles.caught("saving"):
+                if self._write({"told": {"owed": owed}}):
+                    self._owed = owed
+
+    def _write(self, changes: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether it could be written."""
+        assert self._store is not None
         try:
             self._store.save(changes)
         except StoreError as error:
             self._save_errors += 1
             self._trouble = str(error)
-            return
+            return False
         self._trouble = None
-        self._follower.saved()
-        self._unsaved.clear()
+        return True
+
+    def _tell_owed(self) -> None:
+        """Tell what the process before this one could not, when the runs are put up for the first time."""
+        if not self._begins:
+            return
+        self._begins = False
+        for kind, findings in self._owed.items():
+            for name, code in findings:
+                view = self._board.snapshot.run(name)
+                for finding in view.findings if view else ():
+                    if view is not None and finding.code == code:
+                        self._listeners.found(view, finding, kind)
 
     def _tell(self, judgement: Judgement, points: Sequence[Point]) -> None:
         view = self._board.snapshot.run(judgement.run)
         if view is None:
             return
-        if points:
+        if points or judgement.final:
             self._listeners.moved(view, points)
         for finding in judgement.new:
             self._listeners.found(view, finding)
@@ -233,7 +308,12 @@ class Watch:
             known = self._views.get(name)
             if known is None or known[0] != run.version:
                 self._views[name] = (run.version, self._view(run))
-        troubles = (self._trouble, self._follower.trouble, *self._judge.troubles)
+        troubles = (
+            *(self._trouble, self._follower.trouble),
+            *sorted(self._judge.troubles.values())[:TROUBLES],
+            *self._listeners.sentences,
+            *self._troubles.sentences,
+        )
         return Snapshot(
             time=now,
             runs=tuple(self._views[name][1] for name in sorted(self._runs)),
@@ -246,7 +326,7 @@ class Watch:
         judgement = self._judged.get(run.name)
         findings: tuple[FindingView, ...] = judgement.findings if judgement else ()
         return RunView(
-            report=_report(run, judgement),
+            report=_report(self._root, run, judgement),
             state=run.state,
             launches=run.launches,
             started_at=run.started_at,
@@ -260,27 +340,37 @@ class Watch:
             version=run.version,
         )
 
+    def _totals(self) -> Totals:
+        """What the service has counted in its own work, in all its processes."""
+        return self._before.plus(
+            Totals(
+                read_errors=self._follower.read_errors,
+                state_write_errors=self._save_errors,
+                judgements=self._judge.judgements,
+                judgement_seconds=self._judge.seconds,
+                failed_judgements=self._judge.failures,
+                internal_errors=self._troubles.count,
+                lag=self._lag,
+            )
+        )
+
     def _intake(self) -> Intake:
+        # Totals are shown as they were saved, so that none is lower after a kill; records are read again.
+        is_saved = self._store is not None and self._trouble is None
+        totals = self._saved_totals if is_saved else self._totals()
         return Intake(
-            bytes=self._follower.bytes,
+            bytes=self._counts["bytes"],
             records=self._counts["records"],
             malformed_records=self._counts["malformed"],
             files_followed=self._follower.files_followed,
             files_at_rest=self._follower.files_at_rest,
-            read_errors=self._follower.read_errors,
-            state_write_errors=self._save_errors,
-            judgements=self._judge.judgements,
-            judgement_seconds=self._judge.seconds,
-            failed_judgements=self._judge.failures,
             runs_left_out=self._runs.left_out,
-            lag_buckets=self._lag.buckets,
-            lag_sum=self._lag.total,
-            lag_count=self._lag.count,
             behind_bytes=self._follower.behind_bytes,
+            **totals.shown(),
         )
 
 
-def _report(run: Run, judgement: Judgement | None) -> RunReport:
+def _report(root: Path, run: Run, judgement: Judgement | None) -> RunReport:
     """The report of the judge with the counts of the whole run, or one of a run that was not judged yet."""
     views = run.optimizer_views()
     attempts = sum(one.attempts for one in views)
@@ -296,7 +386,7 @@ def _report(run: Run, judgement: Judgement | None) -> RunReport:
         return judgement.report if judgement.final else replace(judgement.report, **counted)
     return RunReport(
         run_id=run.name,
-        path=run.folder,
+        path=str(root / run.folder),
         format="ledger",
         title=TITLES.get("ledger", "ledger"),
         recorded=attempts,

@@ -73,7 +73,7 @@ WITH words AS (
         WHERE contains(word, 'C')
     )
 ),
-clipped AS (
+called AS (
     SELECT u.run_id,
            u.launch,
            u.optimizer,
@@ -82,6 +82,10 @@ clipped AS (
            u.grad_scale,
            u.grad_rescale,
            u.probe_unscale,
+           u.probe_clip_coefficient,
+           u.grad_norm_after_clip,
+           u.grad_norm_after_scope,
+           u.grad_norm_before_scope,
            words.*,
            coalesce(u.grad_scale, list_last(u.loss_scale), u.window_sums.loss_scale_max) AS loss_scaled_by,
            r.max_grad_norm AS declared,
@@ -93,22 +97,7 @@ clipped AS (
                    u.clips,
                    lambda x: x."limit" IS NOT NULL AND (x.micro_step > u.discarded_microbatches) IS NOT FALSE
                )
-           END AS calls,
-           coalesce(calls[1]."limit", declared) AS clip_limit,
-           coalesce(calls[1].coefficient, u.probe_clip_coefficient) AS coefficient,
-           -- Whether the limit was reached, by the norm that the call returned or by what it did.
-           CASE
-               WHEN calls[1].kind = 'norm' AND calls[1].norm IS NOT NULL THEN calls[1].norm > calls[1]."limit"
-               WHEN (calls[1].kind IS DISTINCT FROM 'value') THEN coefficient < 0.999
-           END AS reached,
-           -- The norm that the last call left, as it saw it, over the norm at the step without any scale.
-           CASE
-               WHEN (u.grad_norm_after_scope IS DISTINCT FROM 'global') THEN NULL
-               WHEN calls[-1].kind = 'norm' AND calls[-1].complete AND calls[-1].norm IS NOT NULL
-                   AND (u.grad_norm_before_scope IS DISTINCT FROM 'shard')
-               THEN least(calls[-1].norm, calls[-1]."limit")
-               WHEN calls[-1].kind IS NULL AND coefficient < 0.999 THEN clip_limit
-           END / nullif(u.grad_norm_after_clip, 0) AS times_too_large
+           END AS calls
     FROM updates AS u
     LEFT JOIN words USING (word)
     LEFT JOIN runs AS r USING (run_id, launch, rank)
@@ -122,6 +111,26 @@ clipped AS (
           OR words.unscales_it
           OR words.changes_after
       ) IS NOT FALSE
+),
+clipped AS (
+    SELECT * EXCLUDE (first_call, last_call),
+           coalesce(first_call."limit", declared) AS clip_limit,
+           coalesce(first_call.coefficient, probe_clip_coefficient) AS coefficient,
+           -- Whether the limit was reached, by the norm that the call returned or by what it did.
+           CASE
+               WHEN first_call.kind = 'norm' AND first_call.norm IS NOT NULL
+               THEN first_call.norm > first_call."limit"
+               WHEN (first_call.kind IS DISTINCT FROM 'value') THEN coefficient < 0.999
+           END AS reached,
+           -- The norm that the last call left, as it saw it, over the norm at the step without any scale.
+           CASE
+               WHEN (grad_norm_after_scope IS DISTINCT FROM 'global') THEN NULL
+               WHEN last_call.kind = 'norm' AND last_call.complete AND last_call.norm IS NOT NULL
+                   AND (grad_norm_before_scope IS DISTINCT FROM 'shard')
+               THEN least(last_call.norm, last_call."limit")
+               WHEN last_call.kind IS NULL AND coefficient < 0.999 THEN clip_limit
+           END / nullif(grad_norm_after_clip, 0) AS times_too_large
+    FROM (SELECT *, calls[1] AS first_call, calls[-1] AS last_call FROM called)
 ),
 -- What the gradients were divided by after the clip: the scaler's scale, or a factor of the loop's own.
 divided AS (

@@ -96,11 +96,6 @@ norms AS (
            count(grad_norm_after_clip) FILTER (grad_norm_after_scope = 'global') AS step_norms,
            min(grad_norm_after_clip) FILTER (grad_norm_after_scope = 'global') AS step_low,
            max(grad_norm_after_clip) FILTER (grad_norm_after_scope = 'global') AS step_high,
-           CASE WHEN clip_norms > 1 THEN coalesce(1 - clip_low / nullif(clip_high, 0), 0) END AS clip_spread,
-           CASE WHEN step_norms > 1 THEN coalesce(1 - step_low / nullif(step_high, 0), 0) END AS step_spread,
-           CASE WHEN same THEN greatest(clip_spread, step_spread) END AS norm_spread,
-           CASE WHEN norm_spread = clip_spread THEN clip_low ELSE step_low END AS lowest,
-           CASE WHEN norm_spread = clip_spread THEN clip_high ELSE step_high END AS highest,
            -- Apart by a window: a rank that threw one away is compared in another of its windows.
            max(micro_step_id) - min(micro_step_id) AS apart,
            apart >= max(microbatches) AS shifted
@@ -110,6 +105,19 @@ norms AS (
       AND (token_ranks > 1) IS NOT FALSE
     GROUP BY ALL
     HAVING count(*) > 1
+),
+apart_by AS (
+    SELECT *,
+           CASE WHEN clip_norms > 1 THEN coalesce(1 - clip_low / nullif(clip_high, 0), 0) END AS clip_spread,
+           CASE WHEN step_norms > 1 THEN coalesce(1 - step_low / nullif(step_high, 0), 0) END AS step_spread
+    FROM norms
+),
+spread_norms AS (
+    SELECT *,
+           CASE WHEN same THEN greatest(clip_spread, step_spread) END AS norm_spread,
+           CASE WHEN norm_spread = clip_spread THEN clip_low ELSE step_low END AS lowest,
+           CASE WHEN norm_spread = clip_spread THEN clip_high ELSE step_high END AS highest
+    FROM apart_by
 ),
 spreads AS (
     SELECT run_id,
@@ -122,7 +130,7 @@ spreads AS (
            arg_max(highest, norm_spread) AS highest,
            any_value(probe_spread) AS probe_spread,
            max(apart) FILTER (WHERE shifted) AS apart
-    FROM norms
+    FROM spread_norms
     LEFT JOIN windows USING (run_id, launch, optimizer, attempt_id)
     GROUP BY ALL
     HAVING bool_and(reduced) IS NOT FALSE

@@ -101,6 +101,7 @@ def idle(scratch: Path, files: int) -> None:
         print(f"  CPU         {100 * share:5.1f} % of a core (aim 5)")
         for path in ("/metrics", "/metrics/ranks?run=idle"):
             times = []
+            text = ""
             for _ in range(5):
                 start = time.monotonic()
                 text = service.get(path)

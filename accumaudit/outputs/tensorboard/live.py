@@ -12,6 +12,7 @@ from typing import Final
 
 from accumaudit.outputs.tensorboard.runs import Run
 from accumaudit.outputs.words import printable
+from accumaudit.service.board import Told
 from accumaudit.service.snapshot import BROKEN_OFF, FINISHED, FindingView, Point, RunView
 
 log = logging.getLogger("accumaudit")
@@ -55,6 +56,11 @@ class Live:
         """Why nothing can be written now, in a sentence."""
         self._thread = threading.Thread(target=self._work, name="accumaudit-tensorboard", daemon=True)
         self._thread.start()
+
+    @property
+    def waiting(self) -> tuple[Told, ...]:
+        """Nothing: what is missing is written with the next news of the run."""
+        return ()
 
     def found(self, run: RunView, finding: FindingView) -> None:
         """Write it in words, and as a point."""

@@ -49,18 +49,21 @@ class Said:
         )
 
 
-def said(answer: Mapping[str, Any], catalogue: Catalogue, original: Original) -> Said:
+def said(
+    answer: Mapping[str, Any],
+    catalogue: Catalogue,
+    original: Original,
+    retold: Callable[[str], str] = lambda message: message,
+) -> Said:
     """Read what was answered about one run."""
     report = wire.report(answer["report"], catalogue)
 
     def place(one: Example) -> dict[str, Any]:
-        if one.file is None:
-            return {}
-        file, line = original(one.file, one.line)
-        return {"file": file, "line": line}
+        file, line = (None, one.line) if one.file is None else original(one.file, one.line)
+        return {"file": file, "line": line, "message": retold(one.message)}
 
     def located(finding: Finding) -> Finding:
-        return _with_examples(finding, place)
+        return replace(_with_examples(finding, place), message=retold(finding.message))
 
     report = replace(
         report,

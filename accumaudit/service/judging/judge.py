@@ -81,12 +81,17 @@ class Judge:
         return self._newest.troubles
 
     @property
+    def pids(self) -> list[int]:
+        """The processes that judge."""
+        return [pid for pid in (self._newest.pid, self._thorough.pid) if pid is not None]
+
+    @property
     def idle(self) -> bool:
         """Nothing is being judged, and nothing could be by now."""
         return not (
             self._newest.busy
             or self._thorough.busy
-            or any(self._windows[folder].is_dirty for folder in self._moving)
+            or any(self._windows[one].is_dirty for one in self._moving if not self._newest.is_paused(one))
         )
 
     def take(self, chunk: Chunk) -> None:
@@ -135,6 +140,7 @@ class Judge:
         if folder is not None and not self._cases.in_folder(folder):
             self._windows.pop(folder)
             self._moving.pop(folder, None)
+            self._newest.forget(folder)
 
     def keep_from(self) -> dict[str, int]:
         """The first line of each file that is needed again after a restart, beside the file's first line."""

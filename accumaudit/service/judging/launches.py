@@ -267,11 +267,11 @@ class Launch:
         return any(max(track.last.values()) > track.through for track in self.tracks.values())
 
     def lines(self) -> Iterator[Kept]:
-        """What can be judged, in an order in which the ledger can be read."""
+        """What can be judged."""
         yield from self.heads.values()
-        held = [key for key in self.groups if key[1] <= self.tracks[key[0]].through]
-        for key in sorted(held, key=lambda key: (key[1], key[0])):
-            yield from self.groups[key].lines
+        for (optimizer, attempt), group in self.groups.items():
+            if attempt <= self.tracks[optimizer].through:
+                yield from group.lines
         through = max((track.through for track in self.tracks.values()), default=0)
         for mark in self.marks.values():
             if mark.attempt_id <= through:

@@ -51,6 +51,10 @@ class Newest:
         """The process."""
         return self._worker.pid
 
+    def is_paused(self, folder: str) -> bool:
+        """Whether a folder is left alone for a while, because it could not be judged."""
+        return self._paused.get(folder, 0.0) > self._setup.clock()
+
     def close(self) -> None:
         """End the process."""
         self._worker.close()
@@ -60,7 +64,7 @@ class Newest:
         tick = self._setup.clock()
         if self.busy or tick < self._due:
             return
-        while self._suspects and self._suspects[0] not in moving:
+        while self._suspects and (self._suspects[0] not in moving or self.is_paused(self._suspects[0])):
             self._suspects.popleft()
         folders = [self._suspects[0]] if self._suspects else list(moving)
         self._count += 1
@@ -68,7 +72,7 @@ class Newest:
         parts: dict[str, Part] = {}
         for folder in folders:
             window = windows[folder]
-            for run in window.runs if self._paused.get(folder, tick) <= tick else ():
+            for run in () if self.is_paused(folder) else window.runs:
                 if any(launch.dirty for launch in window.of(run)):
                     parts[str(len(parts))] = Part.of(window, run)
         if parts:
@@ -77,7 +81,8 @@ class Newest:
     def _ask(self, parts: dict[str, Part], spool: Spool, tick: float) -> None:
         try:
             for key, part in parts.items():
-                spool.add(key, part.launches, part.window.files)
+                lines = (line for launch in part.launches for line in launch.lines())
+                spool.add(key, lines, part.window.files)
         except OSError as error:
             spool.remove()
             self.failures += 1
@@ -114,8 +119,7 @@ class Newest:
             self._fail(folders, parts, answer["error"])
             return
         for folder in folders:
-            self._failed.pop(folder, None)
-            self.troubles.pop(folder, None)
+            self.forget(folder)
             if self._suspects and self._suspects[0] == folder:
                 self._suspects.popleft()
         for key, part in parts.items():
@@ -133,15 +137,24 @@ class Newest:
         if self._suspects and self._suspects[0] == folder:
             self._suspects.popleft()
         times = self._failed[folder] = self._failed.get(folder, 0) + 1
-        pause = self._setup.limits.pause * 2 ** min(times - 1, LONGEST_PAUSE)
-        self._paused[folder] = self._setup.clock() + pause
-        self.troubles[folder] = f"{self._setup.home(folder)}: not judged ({why})"
+        if times > 1:  # once may be by chance
+            pause = self._setup.limits.pause * 2 ** min(times - 2, LONGEST_PAUSE)
+            self._paused[folder] = self._setup.clock() + pause
+            self.troubles[folder] = f"{self._setup.home(folder)}: not judged ({why})"
+
+    def forget(self, folder: str) -> None:
+        """A folder is not to be judged any more."""
+        for known in (self._failed, self._paused, self.troubles):
+            known.pop(folder, None)
 
     def _read(self, key: str, part: Part, answer: Answer, spool: Spool, now: float) -> Iterator[Judgement]:
         """What was said of one run, or of several where it turns out to be several."""
         folder = part.window.folder
         catalogue = self._setup.catalogue
-        answered = {one["report"]["run_id"]: said(one, catalogue, spool.original) for one in answer["runs"]}
+        answered = {
+            one["report"]["run_id"]: said(one, catalogue, spool.original, spool.retold)
+            for one in answer["runs"]
+        }
         named = self._cases.names(key, part.run, folder, answered)
         if part.run in named:
             named[part.run] = named[part.run].moved(part.offset)

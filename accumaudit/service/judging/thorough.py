@@ -49,6 +49,11 @@ class Thorough:
         """Whether something is being read or will be at once."""
         return self._reading is not None or bool(self._ended)
 
+    @property
+    def pid(self) -> int | None:
+        """The process."""
+        return self._worker.pid
+
     def finish(self, folder: str) -> None:
         """Read the records of a folder whose runs have ended, as soon as may be."""
         self._ended.setdefault(folder, TOGETHER)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from accumaudit.ledger.lines import explain
 from accumaudit.service.counters import number
 from accumaudit.service.judging.launches import Kept, Launch
+from accumaudit.service.judging.spool import SourceFile
 from accumaudit.service.lines import Chunk, Line
 from accumaudit.service.runs import parse
 
@@ -27,7 +28,7 @@ class Window:
 
     def __init__(self, folder: str, name: str) -> None:
         self.folder = folder
-        self.files: list[str] = []
+        self.files: list[SourceFile] = []
         self.launches: list[Launch] = []
         """In the order in which they began."""
         self.malformed: list[tuple[str, int, str]] = []
@@ -72,7 +73,7 @@ class Window:
         """What was read of a file is no more."""
         for launch in self.launches:
             launch.drop_file(place)
-        self.malformed = [one for one in self.malformed if one[0] != self.files[place]]
+        self.malformed = [one for one in self.malformed if one[0] != self.files[place].name]
 
     def _take(self, line: Line, chunk: Chunk, place: int, now: float) -> None:
         record = parse(line.text)
@@ -82,6 +83,8 @@ class Window:
                 for launch in self.launches[-1:]:
                     launch.dirty = True
             return
+        if self.files[place].rank is None:
+            self.files[place] = SourceFile(chunk.file, record["rank"])
         kept = Kept(place, line.number, line.text)
         launch = self._launch(record)
         launch.take(record, kept, now, again=chunk.again)
@@ -182,7 +185,7 @@ class Window:
             for group in launch.groups.values():
                 for line in group.lines:
                     needed[line.file] = min(line.number, needed[line.file])
-        return {self.files[place]: number for place, number in needed.items()}
+        return {self.files[place].name: number for place, number in needed.items()}
 
     def saved(self) -> dict[str, Any]:
         """What another process goes on from, as JSON; the lines are read again."""
@@ -190,7 +193,7 @@ class Window:
             "incomplete": sorted(self.incomplete),
             "caught_up": self.caught_up,
             "malformed": self.malformed,
-            "launches": [launch.saved(self.files) for launch in self.launches],
+            "launches": [launch.saved([one.name for one in self.files]) for launch in self.launches],
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -207,7 +210,7 @@ class Window:
         """The place of a file in the list, which it enters where it is new."""
         if file not in self._places:
             self._places[file] = len(self.files)
-            self.files.append(file)
+            self.files.append(SourceFile(file))
             self._beyond.append(1)
         return self._places[file]
 

@@ -8,6 +8,7 @@
   let busy = false;
   let asked = 0;
   let wanted = null;
+  let stream = null;
 
   const content = () => document.getElementById("content");
   const say = (text) => {
@@ -36,9 +37,11 @@
       const same = fresh.querySelector(`#${CSS.escape(one.id)}`);
       if (same) same.open = true;
     }
+    const wide = [...content().querySelectorAll(".scroll")].map((one) => one.scrollLeft);
     const focused = document.activeElement;
     const at = focused && content().contains(focused) ? focused.closest("[id]") : null;
     content().replaceWith(document.adoptNode(fresh));
+    [...content().querySelectorAll(".scroll")].forEach((one, at) => (one.scrollLeft = wide[at] || 0));
     if (at && at.id !== "content") {
       const same = document.getElementById(at.id);
       if (same) (same.querySelector("summary, a, [tabindex]") || same).focus({ preventScroll: true });
@@ -49,8 +52,8 @@
   function refresh() {
     if (busy || wanted === null || wanted === content().dataset.mark || document.hidden) return;
     const wait = asked + SECONDS * 1000 - Date.now();
-    if (wait > 0) {
-      window.setTimeout(refresh, wait);
+    if (wait > 0 || !document.getSelection().isCollapsed) {
+      window.setTimeout(refresh, Math.max(wait, 500)); // what somebody marks to copy stays
       return;
     }
     busy = true;
@@ -69,15 +72,26 @@
     request.send();
   }
 
-  const stream = new EventSource(content().dataset.stream);
-  stream.onopen = () => say("live");
-  stream.onerror = () => say("not connected");
-  stream.onmessage = (event) => {
-    wanted = event.data;
-    refresh();
-  };
+  function listen() {
+    stream = new EventSource(content().dataset.stream);
+    stream.onopen = () => say("live");
+    stream.onerror = () => {
+      say("not connected");
+      // The browser itself comes back where the connection broke, not where it was refused.
+      if (stream.readyState === EventSource.CLOSED) window.setTimeout(listen, 15000);
+    };
+    stream.onmessage = (event) => {
+      wanted = event.data;
+      refresh();
+    };
+  }
+
+  listen();
   document.addEventListener("visibilitychange", refresh);
   window.addEventListener("pagehide", () => stream.close());
+  window.addEventListener("pageshow", (event) => {
+    if (event.persisted) listen();
+  });
   window.setInterval(tellAges, 5000);
   tellAges();
 })();

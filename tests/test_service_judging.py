@@ -1,0 +1,302 @@
+"""Runs are judged while they are written; what is said in the end is what `check` says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from accumaudit.engine import check_paths
+from accumaudit.engine.findings import BROKEN, FAILED, NOT_CHECKED, PASSED
+from accumaudit.engine.ignoring import Ignore
+from accumaudit.service.judging.judge import Asked, Judge, Judgement
+from accumaudit.service.lines import Chunk
+from tests.judged import AT_ONCE, chunk_of, files_of, judged, portions, same
+from tests.records import write_run
+from tests.rulefiles import write_rule
+
+pytestmark = pytest.mark.slow  # the rules run in processes of their own, about a second each time
+
+TAIL = {"microbatches": 2, "total_weight": 0.5}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("watched")
+
+
+@pytest.fixture(scope="module")
+def judge(root: Path) -> Iterator[Judge]:
+    """One for all tests that need no other limits; each has a folder of its own below the root."""
+    judge = Judge(root, limits=AT_ONCE)
+    yield judge
+    judge.close()
+
+
+@pytest.fixture
+def folder(root: Path, request: pytest.FixtureRequest) -> Path:
+    return root / request.node.name.removeprefix("test_")
+
+
+def codes(said: list[Judgement]) -> list[str]:
+    return [finding.code for one in said for finding in one.new]
+
+
+def test_a_fault_is_told_with_the_line_at_which_it_stands(judge: Judge, root: Path, folder: Path) -> None:
+    write_run(folder, [{}, TAIL, {}], close=False)
+    first = judged(judge, [chunk_of(root, file, 0, 2) for file in files_of(folder)])
+    then = judged(judge, [chunk_of(root, file, 2, 3) for file in files_of(folder)])
+    assert (codes(first), codes(then)) == ([], ["ACC101"])
+    finding = then[0].new[0].verdict.finding
+    assert finding is not None
+    assert (finding.first_update, finding.examples[0].line) == (2, 3)
+    assert finding.examples[0].file == str(folder / "rank-00" / "00000.aaaa.jsonl")
+
+
+def test_attempts_are_told_once_each_in_their_order(judge: Judge, root: Path, folder: Path) -> None:
+    write_run(folder, 6)
+    said = [one for chunks in portions(folder.parent, 3) for one in judged(judge, of(chunks, root, folder))]
+    points = [point for one in said for point in one.points]
+    assert [point.attempt_id for point in points] == [1, 2, 3, 4, 5, 6]
+    assert [point.total_weight for point in points] == pytest.approx([1.0] * 6)
+    assert [one.judged_through for one in said][-1] == 6
+
+
+def of(chunks: list[Chunk], root: Path, folder: Path) -> list[Chunk]:
+    """Those of one folder."""
+    return [chunk for chunk in chunks if root / chunk.run == folder]
+
+
+def test_a_run_that_outgrows_its_window_is_judged_on_without_telling_anything_again(
+    root: Path, folder: Path
+) -> None:
+    write_run(folder, [TAIL if attempt % 3 == 2 else {} for attempt in range(24)], close=False)
+    judge = Judge(root, limits=replace(AT_ONCE, records=12))
+    try:
+        said = [
+            one
+            for chunks in portions(root, 8)
+            for one in judged(judge, [chunk for chunk in chunks if root / chunk.run == folder])
+        ]
+        (checked,) = check_paths([folder]).runs
+        assert not said[-1].whole
+        assert codes(said) == ["ACC101"]
+        told = {view.code: view.verdict.finding for view in said[-1].findings}
+        expected = {one.code: one.finding for one in checked.with_status(FAILED)}
+        assert told["ACC101"] is not None
+        assert expected["ACC101"] is not None
+        assert (told["ACC101"].count, told["ACC101"].first_update, told["ACC101"].last_update) == (8, 3, 24)
+        assert replace(told["ACC101"], ranks=()) == replace(expected["ACC101"], ranks=())
+        assert [point.attempt_id for one in said for point in one.points] == [*range(1, 25)]
+        assert said[-1].report.attempts == 24
+        judge.finish(folder.name)
+        final = judged(judge)[-1]
+        assert (final.final, codes([final]), same(checked, final.report)) == (True, [], [])
+    finally:
+        judge.close()
+
+
+def test_the_end_of_a_run_is_its_check(judge: Judge, root: Path, folder: Path) -> None:
+    write_run(folder, [{}, {"skipped": True}, TAIL, {}])
+    judged(judge, [chunk_of(root, file) for file in files_of(folder)])
+    judge.finish(folder.name)
+    (final,) = judged(judge)
+    (checked,) = check_paths([folder]).runs
+    assert (final.final, final.whole, same(checked, final.report)) == (True, True, [])
+
+
+def test_a_second_training_in_the_same_folder_is_another_run(judge: Judge, root: Path, folder: Path) -> None:
+    write_run(folder, [TAIL, {}, {}])
+    first = judged(judge, [chunk_of(root, file) for file in files_of(folder)])
+    write_run(folder, [{}, TAIL], launch="bbbb", started_at=1_700_050_000.0)
+    second = judged(judge, [chunk_of(root, file) for file in files_of(folder) if "bbbb" in file.name])
+    names = [run.run_id for run in check_paths([folder]).runs]
+    assert names == [folder.name, f"{folder.name}#2"]
+    assert [one.run for one in first] == names[:1]
+    assert [one.run for one in second if one.points] == names[1:]
+    assert [point.launch for one in second for point in one.points] == [1, 1]
+    assert codes(second) == ["ACC101"]
+
+
+def test_a_resumed_launch_goes_on_in_the_same_run(judge: Judge, root: Path, folder: Path) -> None:
+    write_run(folder, 3, close=False)
+    judged(judge, [chunk_of(root, file) for file in files_of(folder)])
+    write_run(
+        folder, [{}, TAIL], launch="bbbb", first_update=4, started_at=1_700_050_000.0, resumed_from_update=3
+    )
+    said = judged(judge, [chunk_of(root, file) for file in files_of(folder) if "bbbb" in file.name])
+    (finding,) = (view.verdict.finding for one in said for view in one.new)
+    assert {one.run for one in said} == {folder.name}
+    assert finding is not None
+    assert (finding.first_update, finding.examples[0].launch) == (5, 2)
+    assert [(point.launch, point.update_id) for one in said for point in one.points] == [(2, 4), (2, 5)]
+
+
+def test_a_rank_that_lags_is_waited_with_and_then_left_behind(root: Path, folder: Path) -> None:
+    write_run(folder, [{}, TAIL, {}, {}], ranks=3, close=False)
+    clock = [0.0]
+    judge = Judge(root, limits=AT_ONCE, clock=lambda: clock[0])
+    quick, late = files_of(folder)[:2], files_of(folder)[2]
+    try:
+        waiting = judged(judge, [chunk_of(root, late, 0, 2), *(chunk_of(root, file, 0, 4) for file in quick)])
+        assert (waiting[-1].judged_through, waiting[-1].late_ranks) == (1, ())
+        clock[0] += AT_ONCE.patience + 1
+        without = judged(judge)
+        assert (without[-1].judged_through, without[-1].late_ranks) == (3, (2,))
+        assert without[-1].report.remarks == ("attempts 2 to 3 were judged without rank 2",)
+        assert [point.total_weight for point in without[-1].points] == [None, None]
+        at_once = judged(judge, [chunk_of(root, file, 4, 5) for file in quick])
+        assert at_once[-1].judged_through == 4
+        again = judged(judge, [chunk_of(root, late, 2, 5)])
+        assert (codes(again), again[-1].late_ranks, again[-1].report.remarks) == (["ACC101"], (), ())
+        assert [point for one in again for point in one.points] == []
+    finally:
+        judge.close()
+
+
+def test_another_process_goes_on_where_the_first_was_killed(root: Path, folder: Path) -> None:
+    write_run(folder, [{}, TAIL, {}, {}, TAIL, {}, TAIL, {}], close=False)
+    limits = replace(AT_ONCE, records=8)
+    files = files_of(folder)
+    first = Judge(root, limits=limits)
+    try:
+        before = judged(first, [chunk_of(root, file, 0, 4) for file in files])
+        before += judged(first, [chunk_of(root, file, 4, 6) for file in files])
+        saved = json.loads(json.dumps(first.saved([folder.name])))
+        needed = first.keep_from()
+        judged(first, [chunk_of(root, file, 6, 7) for file in files])  # what it says of these is lost
+    finally:
+        first.close()
+    second = Judge(root, limits=limits)
+    try:
+        second.restore(saved)
+        (known,) = second.turn(0.0)
+        assert (known.new, known.points, known.findings) == ((), (), before[-1].findings)
+        for file in files:
+            second.take(chunk_of(root, file, 0, 1, again=True))
+            place = file.relative_to(root).as_posix()
+            second.take(chunk_of(root, file, needed[place] - 1, 6, again=True))
+        assert judged(second) == []
+        after = judged(second, [chunk_of(root, file, 6, 9) for file in files])
+        assert [point.attempt_id for one in (*before, *after) for point in one.points] == [*range(1, 9)]
+        assert codes(after) == []
+        (told,) = (view.verdict.finding for view in after[-1].findings if view.code == "ACC101")
+        assert told is not None
+        assert (told.count, told.first_update, told.last_update) == (3, 2, 7)
+    finally:
+        second.close()
+
+
+def test_one_ledger_that_cannot_be_judged_does_not_take_the_others_with_it(
+    judge: Judge, root: Path, folder: Path
+) -> None:
+    write_run(folder / "good", [TAIL, {}], close=False)
+    write_run(folder / "newer", 2, schema=99)
+    failures = judge.failures
+    said = judged(judge, [chunk_of(root, file) for file in files_of(folder)])
+    name = f"{folder.name}/newer"
+    assert {one.run for one in said} == {f"{folder.name}/good"}
+    assert (codes(said), judge.failures) == (["ACC101"], failures + 3)
+    assert "written in version 99 of the schema" in judge.troubles[name]
+    judge.forget(name)
+    assert name not in judge.troubles
+
+
+def test_a_process_that_dies_is_started_again(judge: Judge, root: Path, folder: Path) -> None:
+    write_run(folder, [TAIL, {}], close=False)
+    failures = judge.failures
+    for file in files_of(folder):
+        judge.take(chunk_of(root, file))
+    judge.turn(0.0)
+    os.kill(judge.pids[0], signal.SIGKILL)
+    assert codes(judged(judge)) == ["ACC101"]
+    assert (judge.failures, judge.troubles) == (failures + 1, {})
+
+
+def test_a_judgement_that_takes_too_long_is_ended_and_told(root: Path, folder: Path) -> None:
+    write_run(folder, 2)
+    judge = Judge(root, limits=replace(AT_ONCE, deadline=0.0))
+    try:
+        assert judged(judge, [chunk_of(root, file) for file in files_of(folder)]) == []
+        text = f"{folder.name}: not judged (judging took too long and was ended)"
+        assert (judge.failures, judge.troubles, judge.pids) == (2, {folder.name: text}, [])
+    finally:
+        judge.close()
+
+
+def test_a_broken_rule_is_told_as_broken_and_thresholds_and_ignores_hold(
+    root: Path, folder: Path, tmp_path: Path
+) -> None:
+    write_rule(tmp_path, "XX001", "SELECT 1 / nothing AS x FROM windows")
+    write_run(folder / "a", [TAIL, {}])
+    write_run(folder / "b", [TAIL, {}])
+    asked = Asked(
+        rules=(tmp_path,),
+        select=("XX", "ACC101"),
+        ignores=(Ignore(rule="ACC101", reason="known", run=f"{folder.name}/a"),),
+    )
+    judge = Judge(root, asked, AT_ONCE)
+    try:
+        judged_runs = {one.run: one for one in judged(judge, [chunk_of(root, f) for f in files_of(folder)])}
+    finally:
+        judge.close()
+    statuses = {
+        run.rpartition("/")[2]: {verdict.code: verdict.status for verdict in one.report.verdicts}
+        for run, one in judged_runs.items()
+    }
+    assert statuses == {
+        "a": {"ACC101": NOT_CHECKED, "XX001": BROKEN},
+        "b": {"ACC101": FAILED, "XX001": BROKEN},
+    }
+
+
+def test_lines_that_are_no_records_are_told_with_their_places(judge: Judge, root: Path, folder: Path) -> None:
+    file = files_of(write_run(folder, [{}, TAIL], ranks=1))[0]
+    lines = file.read_bytes().split(b"\n")
+    file.write_bytes(b"\n".join([lines[0], b"\xff\xfe{", b"", lines[1], b'{"record": "upd', *lines[2:]]))
+    said = judged(judge, [chunk_of(root, file)])
+    (checked,) = check_paths([folder]).runs
+    assert said[-1].report.unreadable == checked.unreadable
+    assert [one.line for one in checked.unreadable] == [2, 5]
+    assert [view.verdict.finding for view in said[-1].new] == [
+        verdict.finding for verdict in checked.with_status(FAILED)
+    ]
+
+
+def test_what_was_cut_out_of_a_file_is_forgotten(judge: Judge, root: Path, folder: Path) -> None:
+    (file,) = files_of(write_run(folder, [{}, TAIL, {}], ranks=1, close=False))
+    judged(judge, [chunk_of(root, file)])
+    file.unlink()
+    write_run(folder, 2, ranks=1, close=False)
+    said = judged(judge, [replace(chunk_of(root, file), begins_anew=True)])
+    assert [(view.code, view.withdrawn) for view in said[-1].findings] == [("ACC101", True)]
+
+
+def test_a_large_backlog_is_judged_from_the_files_and_then_the_newest(root: Path, folder: Path) -> None:
+    write_run(folder, [TAIL if attempt == 5 else {} for attempt in range(60)], ranks=1, close=False)
+    judge = Judge(root, limits=replace(AT_ONCE, records=4))
+    try:
+        said = judged(judge, [chunk_of(root, file) for file in files_of(folder)])
+    finally:
+        judge.close()
+    assert codes(said) == ["ACC101"]
+    assert [point.attempt_id for one in said for point in one.points] == [*range(1, 61)]
+    assert said[-1].report.remarks == ()
+
+
+def test_rules_of_scope_run_see_one_rank_alone_where_the_record_is_large(root: Path, folder: Path) -> None:
+    write_run(folder, [{"loss": [7.0] * 4, "reported_loss": 0.0}] * 40, close=False)
+    judge = Judge(root, limits=replace(AT_ONCE, records=12, thin=1000 * 40))
+    try:
+        said = [one for chunks in portions(root, 4) for one in judged(judge, of(chunks, root, folder))]
+        large = replace(AT_ONCE, thin=0, whole=0)
+    finally:
+        judge.close()
+    statuses = {verdict.code: verdict for verdict in said[-1].report.verdicts}
+    assert statuses["ACC303"].status == PASSED
+    assert statuses["ACC905"].status == NOT_CHECKED
