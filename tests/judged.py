@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +16,7 @@ from accumaudit.service.lines import Chunk, Line
 PATIENCE = 120.0
 """Seconds after which a judge that says nothing is taken for stuck; it needs few."""
 
-AT_ONCE = Limits(beat=0.0, share=1e9, slow_beat=0.0)
+AT_ONCE = Limits(beat=0.0, share=math.inf, slow_beat=0.0)
 """Whatever is due is done without a pause."""
 
 
@@ -37,9 +38,9 @@ def files_of(root: Path) -> list[Path]:
     return sorted(root.rglob("rank-*/*.jsonl"))
 
 
-def portions(root: Path, count: int) -> Iterator[list[Chunk]]:
-    """The lines of all ledgers below a folder, a part of every file at a time."""
-    lengths = {file: file.read_bytes().count(b"\n") for file in files_of(root)}
+def portions(root: Path, folder: Path, count: int) -> Iterator[list[Chunk]]:
+    """The lines of all ledgers in a folder below the one that is watched, a part of every file at a time."""
+    lengths = {file: file.read_bytes().count(b"\n") for file in files_of(folder)}
     for number in range(count):
         cut = [
             chunk_of(root, file, length * number // count, length * (number + 1) // count)
@@ -70,7 +71,7 @@ def rounded(verdict: Verdict) -> str:
 
 
 def same(one: RunReport, other: RunReport) -> list[str]:
-    """The rules of which two reports of a run say different things; and whether the reports differ besides."""
+    """The rules of which two reports of a run say different things, and what differs besides."""
     different = [
         f"{mine.code}: {rounded(mine)} / {rounded(its)}"
         for mine, its in zip(one.verdicts, other.verdicts, strict=True)

@@ -60,10 +60,18 @@ class Service:
         assert self.process.poll() is None, self.process.stdout and self.process.stdout.read()
         return bool(self.get("/readyz"))
 
-    def kill(self) -> None:
-        """End it as a machine does that loses power."""
+    def totals(self) -> dict[str, float]:
+        """Every sample of /metrics that may only grow."""
+        text = self.get("/metrics")
+        counters = re.findall(r"# TYPE (\w+) (?:counter|histogram)", text)
+        samples = re.findall(r"^((\w+)(?:{.*})?) (\S+)$", text, re.MULTILINE)
+        return {series: float(value) for series, name, value in samples if name.startswith(tuple(counters))}
+
+    def kill(self) -> str:
+        """End it as a machine does that loses power; what it said."""
         self.process.kill()
-        self.process.communicate()
+        said, _ = self.process.communicate()
+        return said
 
     def stop(self) -> str:
         """End it as a service manager does; what it said."""

@@ -13,7 +13,7 @@ from accumaudit import attach
 from accumaudit.cli.new_rule import RULE
 from accumaudit.demo.faults import FAULTS
 from accumaudit.engine import check_paths
-from accumaudit.engine.catalogue import load_rules
+from accumaudit.engine.catalogue import load_rules, read_folders
 from accumaudit.engine.findings import FAILED, PASSED
 from accumaudit.engine.rule import Rule
 from accumaudit.rules import FOLDER
@@ -53,6 +53,10 @@ PLACEHOLDERS: Final = {line for line in RULE.splitlines() if line.startswith("Sa
 """What a new rule's headings say until somebody writes them."""
 
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.code)
+
+
+def test_the_queries_are_sound() -> None:
+    assert [*read_folders(FOLDER).values()] == [*RULES.values()]
 
 
 class TestManuals:

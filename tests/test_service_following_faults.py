@@ -272,7 +272,7 @@ class TestFaults:
         assert not any(chunk.begins_anew for chunk in chunks)
         assert watched.follower.trouble is None
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=60, deadline=None)
     @given(
         steps=st.lists(
             st.sampled_from(["write", "tear", "turn", "cut", "copy", "replace", "rename", "go", "restart"]),
@@ -300,7 +300,7 @@ class TestFaults:
                 other = path.with_suffix(".other")
                 other.write_bytes(path.read_bytes() if step == "copy" else b"%d replaces\n" % next(numbers))
                 other.replace(path)
-                seen += watched.lines()
+                seen += watched.lines(60)  # a file is known by its inode or its name, not without both
             elif step == "rename":
                 path.rename(path.with_name(f"{next(numbers)}.jsonl"))
                 append(path, b"")

@@ -15,7 +15,6 @@ from accumaudit.engine import check_paths
 from accumaudit.engine.findings import BROKEN, FAILED, NOT_CHECKED, PASSED
 from accumaudit.engine.ignoring import Ignore
 from accumaudit.service.judging.judge import Asked, Judge, Judgement
-from accumaudit.service.lines import Chunk
 from tests.judged import AT_ONCE, chunk_of, files_of, judged, portions, same
 from tests.records import write_run
 from tests.rulefiles import write_rule
@@ -40,7 +39,8 @@ def judge(root: Path) -> Iterator[Judge]:
 
 @pytest.fixture
 def folder(root: Path, request: pytest.FixtureRequest) -> Path:
-    return root / request.node.name.removeprefix("test_")
+    name: str = request.node.name
+    return root / name.removeprefix("test_")
 
 
 def codes(said: list[Judgement]) -> list[str]:
@@ -60,29 +60,20 @@ def test_a_fault_is_told_with_the_line_at_which_it_stands(judge: Judge, root: Pa
 
 def test_attempts_are_told_once_each_in_their_order(judge: Judge, root: Path, folder: Path) -> None:
     write_run(folder, 6)
-    said = [one for chunks in portions(folder.parent, 3) for one in judged(judge, of(chunks, root, folder))]
+    said = [one for chunks in portions(root, folder, 3) for one in judged(judge, chunks)]
     points = [point for one in said for point in one.points]
     assert [point.attempt_id for point in points] == [1, 2, 3, 4, 5, 6]
     assert [point.total_weight for point in points] == pytest.approx([1.0] * 6)
     assert [one.judged_through for one in said][-1] == 6
 
 
-def of(chunks: list[Chunk], root: Path, folder: Path) -> list[Chunk]:
-    """Those of one folder."""
-    return [chunk for chunk in chunks if root / chunk.run == folder]
-
-
 def test_a_run_that_outgrows_its_window_is_judged_on_without_telling_anything_again(
     root: Path, folder: Path
 ) -> None:
     write_run(folder, [TAIL if attempt % 3 == 2 else {} for attempt in range(24)], close=False)
-    judge = Judge(root, limits=replace(AT_ONCE, records=12))
+    judge = Judge(root, limits=replace(AT_ONCE, records=12, slow_beat=60.0))
     try:
-        said = [
-            one
-            for chunks in portions(root, 8)
-            for one in judged(judge, [chunk for chunk in chunks if root / chunk.run == folder])
-        ]
+        said = [one for chunks in portions(root, folder, 4) for one in judged(judge, chunks)]
         (checked,) = check_paths([folder]).runs
         assert not said[-1].whole
         assert codes(said) == ["ACC101"]
@@ -293,8 +284,7 @@ def test_rules_of_scope_run_see_one_rank_alone_where_the_record_is_large(root: P
     write_run(folder, [{"loss": [7.0] * 4, "reported_loss": 0.0}] * 40, close=False)
     judge = Judge(root, limits=replace(AT_ONCE, records=12, thin=1000 * 40))
     try:
-        said = [one for chunks in portions(root, 4) for one in judged(judge, of(chunks, root, folder))]
-        large = replace(AT_ONCE, thin=0, whole=0)
+        said = [one for chunks in portions(root, folder, 4) for one in judged(judge, chunks)]
     finally:
         judge.close()
     statuses = {verdict.code: verdict for verdict in said[-1].report.verdicts}

@@ -16,11 +16,11 @@ from accumaudit.cli import StopError
 from accumaudit.cli.config import Settings, find_settings, read_settings
 
 if TYPE_CHECKING:
-    from accumaudit.service.board import Board, Listener
+    from accumaudit.service.board import Board, Listener, Told
     from accumaudit.service.judging.judge import Judge
     from accumaudit.service.snapshot import FindingView, Point, RunView
     from accumaudit.service.store import Store
-    from accumaudit.service.watch import Watch
+    from accumaudit.service.watch import Limits, Watch
     from accumaudit.service.web.options import Options
     from accumaudit.service.web.server import Server
 
@@ -74,8 +74,9 @@ def command(
     and goes on where it was when it is started again.
     """
     from accumaudit.service.board import Board
-    from accumaudit.service.watch import Limits, Watch
+    from accumaudit.service.watch import Limits
 
+    stop = _told_to_stop()
     logging.basicConfig(format="accumaudit: %(message)s", level=logging.INFO)
     options = _options(listen, token_file, certificate, key, allowed_host)
     settings = find_settings(Path.cwd()) if config is None else read_settings(config)
@@ -84,11 +85,33 @@ def command(
     limits = Limits(runs=max_runs, retain_ended=3600 * retain)
     with _closing(judge), _store(logs, state) as store, _server(board, options) as server:
         listeners = _listeners(tensorboard, on_finding)
-        watch = Watch(logs, board, judge, store, listeners, limits)
+        watch = _watch(logs, board, judge, store, listeners, limits)
         for warning in options.warnings:
             click.echo(f"accumaudit: warning: {warning}", err=True)
         click.echo(f"accumaudit: watching {logs}, answering at {server.url}", err=True)
-        _until_told(watch)
+        watch.turn()
+        server.start()  # not before something is known: a total that is not read yet would seem to be 0
+        watch.run(stop)
+
+
+def _told_to_stop() -> threading.Event:
+    """Is set by a signal that asks to stop."""
+    stop = threading.Event()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, lambda *_: stop.set())
+    return stop
+
+
+def _watch(
+    logs: Path, board: Board, judge: Judge, store: Store, listeners: Sequence[Listener], limits: Limits
+) -> Watch:
+    from accumaudit.service.store import StoreError
+    from accumaudit.service.watch import Watch
+
+    try:
+        return Watch(logs, board, judge, store, listeners, limits)
+    except StoreError as error:
+        raise StopError(str(error)) from None
 
 
 def _options(
@@ -158,7 +181,6 @@ def _server(board: Board, options: Options) -> Iterator[Server]:
         server = Server(create_app(board, options), options)
     except ListenError as error:
         raise StopError(str(error)) from None
-    server.start()
     try:
         yield server
     finally:
@@ -184,6 +206,9 @@ def _listeners(tensorboard: Path | None, on_finding: str | None) -> list[Listene
 class _Console:
     """Prints each finding, one line."""
 
+    trouble: str | None = None
+    waiting: tuple[Told, ...] = ()
+
     def found(self, run: RunView, finding: FindingView) -> None:
         """A rule found something."""
         from accumaudit.outputs.words import headline, printable
@@ -195,11 +220,3 @@ class _Console:
 
     def close(self) -> None:
         """There is nothing to let go of."""
-
-
-def _until_told(watch: Watch) -> None:
-    """Watch until a signal asks to stop."""
-    stop = threading.Event()
-    for one in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(one, lambda *_: stop.set())
-    watch.run(stop)

@@ -84,6 +84,17 @@ STORE_FILLED: Final = f"""
 EMPTY: Final = f"{STORE % f'SELECT len($1::VARCHAR[]) AS file_index, {columns.cast(())}'} LIMIT 0"
 
 
+FILES: Final = f"""
+    CREATE TABLE stored.files AS
+    SELECT s.file_id, s.file, s.numbered, min(r.n) AS first_line, count(r.record) AS readable,
+           count(r.n) FILTER (r.record IS NULL OR NOT r.lists_agree) AS unreadable,
+           max(r.{columns.rare("schema")}) FILTER (r.record = 'run') AS schema
+    FROM (SELECT unnest($1) AS file_id, unnest($2) AS file, unnest($3) AS numbered) s
+    LEFT JOIN stored.records r USING (file_id)
+    GROUP BY ALL
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A file that could not be read, or not to its end."""
@@ -149,14 +160,9 @@ def load(
         elif source.kind == "foreign":
             loader.read_foreign(source)
     loader.finish()
-    connection.execute(
-        """
-        CREATE TABLE stored.files AS
-        SELECT s.file_id, s.file, s.numbered, min(r.n) AS first_line
-        FROM (SELECT unnest($1) AS file_id, unnest($2) AS file, unnest($3) AS numbered) s
-        LEFT JOIN stored.records r USING (file_id)
-        GROUP BY ALL
-        """,
+    parsing.run(
+        connection,
+        FILES,
         [
             [source.id for source in sources],
             [source.name for source in sources],

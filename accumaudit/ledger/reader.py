@@ -147,11 +147,7 @@ def _build_tables(connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSourc
 
 def _refuse_newer_schema(connection: duckdb.DuckDBPyConnection) -> None:
     newer = connection.execute(
-        f"""
-        SELECT f.file, {columns.rare("schema")} AS version
-        FROM stored.records r JOIN stored.files f USING (file_id)
-        WHERE r.record = 'run' AND version > $1 ORDER BY r.n LIMIT 1
-        """,
+        "SELECT file, schema FROM stored.files WHERE schema > $1 ORDER BY first_line LIMIT 1",
         [SCHEMA_VERSION],
     ).fetchall()
     for file, version in newer:
@@ -165,9 +161,7 @@ def _refuse_foreign(
     connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSource], unreadable: Sequence[Unreadable]
 ) -> None:
     """Stop where a given path holds no record at all."""
-    rows = connection.execute(
-        "SELECT DISTINCT file_id FROM stored.records WHERE record IS NOT NULL"
-    ).fetchall()
+    rows = connection.execute("SELECT file_id FROM stored.files WHERE readable > 0").fetchall()
     with_records = {file_id for (file_id,) in rows}
     for path in dict.fromkeys(run.given for run in runs):
         files = [source for run in runs if run.given == path for source in run.files]

@@ -42,8 +42,10 @@ def find_unreadable(
     connection: duckdb.DuckDBPyConnection, runs: Sequence[RunSource], failures: Sequence[Failure]
 ) -> list[Unreadable]:
     """What `records` holds only in part or not at all, in the order of the files."""
-    rows = connection.execute(BAD_ROWS, [LISTED]).fetchall()
-    bad = {file_id: (count, ordinals) for file_id, count, ordinals in rows}
+    bad: dict[int, tuple[int, list[int]]] = {}
+    if connection.execute("FROM stored.files WHERE unreadable > 0 LIMIT 1").fetchall():
+        rows = connection.execute(BAD_ROWS, [LISTED]).fetchall()
+        bad = {file_id: (count, ordinals) for file_id, count, ordinals in rows}
     found = []
     for run in runs:
         for source in run.files:

@@ -150,6 +150,11 @@ class Run:
         self.version += before != self.state
         return before != self.state
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its ranks have closed, or it was silent when its state was seen last."""
+        return self.state != RUNNING or self.ranks.state(silent=False) != RUNNING
+
     def optimizer_views(self) -> tuple[OptimizerView, ...]:
         """Its optimizers, in their order."""
         return tuple(self.optimizers[index].view(index) for index in sorted(self.optimizers))

@@ -91,7 +91,7 @@ class Tail:
 
     def renamed(self, file: str) -> None:
         """The file has another name."""
-        self.file, self.missing_since, self.signature = file, None, ()
+        self.file, self.missing_since, self.signature, self.due = file, None, (), 0.0
 
     def read(self, root: str, most: int) -> tuple[list[Chunk], int]:
         """The next lines, and how many bytes were read for them.
@@ -114,17 +114,21 @@ class Tail:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "no regular file")
         self.size = status.st_size
-        begins_anew = self._is_another(fd, status)
+        identity = status.st_dev, status.st_ino
+        begins_anew = not self._holds_what_was_read(fd, self.size, known=identity == self.place.identity)
         if self.place.attention == "removed":
             if not begins_anew and self.size == self.place.size:
                 return [], 0
             begins_anew = True
         if begins_anew:
             self._begin_anew()
+        if identity != self.place.identity:
+            self.place = replace(self.place, device=status.st_dev, inode=status.st_ino)
         chunks, read = self._read_again(fd, most) if self._again else ([], 0)
         if self._again is None and read < most:
             lines, more = self._cursor.read(fd, self.size, most - read)
-            self._move(fd, status, lines)
+            if self._cursor.offset != self.place.offset:
+                self._move(fd, lines)
             read += more
             if lines or begins_anew:
                 chunks.append(self._chunk(lines, begins_anew=begins_anew))
@@ -143,10 +147,6 @@ class Tail:
         finally:
             os.close(fd)
 
-    def _is_another(self, fd: int, status: os.stat_result) -> bool:
-        known = self.place.identity == (status.st_dev, status.st_ino)
-        return not self._holds_what_was_read(fd, status.st_size, known=known)
-
     def _holds_what_was_read(self, fd: int, size: int, *, known: bool) -> bool:
         """A copy that holds it goes on from the same place, as files do that are synchronised."""
         place = self.place
@@ -162,12 +162,9 @@ class Tail:
         self._cursor = Cursor(0, 0)
         self._again = None
 
-    def _move(self, fd: int, status: os.stat_result, lines: list[tuple[Line, int]]) -> None:
+    def _move(self, fd: int, lines: list[tuple[Line, int]]) -> None:
         """Note the new place."""
         cursor, place = self._cursor, self.place
-        identity = (status.st_dev, status.st_ino)
-        if cursor.offset == place.offset and identity == place.identity:
-            return
         head, head_length = place.head, place.head_length
         if not head_length:
             head_length = min(HEAD, cursor.offset)
@@ -179,8 +176,6 @@ class Tail:
             marks = with_mark(marks, place.lines + 1, place.offset)
         self.place = replace(
             place,
-            device=status.st_dev,
-            inode=status.st_ino,
             offset=cursor.offset,
             lines=cursor.number,
             inside=cursor.inside,

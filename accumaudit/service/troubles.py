@@ -1,4 +1,4 @@
-"""What goes wrong in the service itself where nothing should: it is counted and told, and the service goes on."""
+"""Errors in the service itself, which should not be: they are counted and told, and the service goes on."""
 
 from __future__ import annotations
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from accumaudit.engine.findings import RunReport
 from accumaudit.importers import TITLES
+from accumaudit.service import following
 from accumaudit.service.board import Board, Listener, Listeners, Owed, Told
 from accumaudit.service.counters import number
-from accumaudit.service.following import Follower
 from accumaudit.service.judging.judge import Judge, Judgement
 from accumaudit.service.lines import Chunk
 from accumaudit.service.runs import Run, Runs
@@ -42,6 +42,7 @@ class Limits:
     runs: int = 1_000
     retain_ended: float = 24 * 3600.0
     """Seconds that a run is shown after it has ended."""
+    following: following.Limits = field(default_factory=following.Limits)
 
 
 class Watch:
@@ -100,7 +101,7 @@ class Watch:
         """What the service counted in its own work before it was started, and until it saved last."""
         self._owed: Owed = loaded.get("told", {}).get("owed", {})
         """Findings that were to be told when it saved last."""
-        self._follower = Follower(self._root, loaded.get("places"))
+        self._follower = following.Follower(self._root, loaded.get("places"), self._limits.following)
         self._runs = Runs(self._root.resolve().name or "run", self._limits.runs)
         self._runs.restore(loaded.get("runs", {}), time.monotonic())
         self._ended |= {name: time.monotonic() for name, run in self._runs.items() if run.state != RUNNING}
@@ -130,7 +131,7 @@ class Watch:
         self._settle()
         news: list[tuple[Judgement, list[Point]]] = []
         with self._troubles.caught("judging"):
-            news = [self._keep(judgement) for judgement in self._judge.turn(now)]
+            news.extend(self._keep(judgement) for judgement in self._judge.turn(now))
         new = [(judgement.run, one.code) for judgement, _ in news for one in judgement.new]
         if new or not self._ready or time.monotonic() - self._saved_at > SAVE:
             self._save(new)
@@ -151,13 +152,15 @@ class Watch:
             self._counts["bytes"] += self._follower.bytes - before
             self._ready = self._ready or self._follower.caught_up
         refused = set()
+        chunks.sort(key=lambda chunk: chunk.run)  # a folder that makes room for another has given its lines
         for chunk in chunks:
-            with self._troubles.caught("taking in records"):
-                if self._admits(chunk.run):
-                    self._judge.take(chunk)
-                    self._take(chunk, now)
-                else:
-                    refused.add(chunk.run)
+            if not self._admits(chunk.run):
+                refused.add(chunk.run)
+                continue
+            with self._troubles.caught("keeping records to be judged"):
+                self._judge.take(chunk)
+            with self._troubles.caught("counting records"):
+                self._take(chunk, now)
         for folder in refused if self._ready else ():
             if not self._runs.is_full or self._let_oldest_go():
                 self._runs.welcome(folder)
@@ -205,13 +208,15 @@ class Watch:
         return all(run.state != RUNNING for run in self._runs.in_folder(folder))
 
     def _let_oldest_go(self) -> bool:
-        """Let go of the runs in the folder that ended first, by their own clock, if one has."""
-        ended = [self._runs[name] for name in self._ended]
-        for run in sorted(ended, key=lambda one: one.last_record_time or 0.0):
-            if self._has_ended(run.folder):
-                self._let_go(run.folder)
-                return True
-        return False
+        """Let go of the runs in the folder that was written last the longest ago, if any has ended."""
+        running = {run.folder for run in self._runs.values() if not run.has_ended}
+        written: dict[str, float] = {}
+        for run in self._runs.values():
+            if run.folder not in running:
+                written[run.folder] = max(run.last_record_time or 0.0, written.get(run.folder, 0.0))
+        if written:
+            self._let_go(min(written, key=lambda folder: written[folder]))
+        return bool(written)
 
     def _let_go(self, folder: str) -> None:
         """Forget the runs in a folder."""
@@ -245,10 +250,13 @@ class Watch:
         with self._troubles.caught("saving"):
             for file, line in self._judge.keep_from().items():
                 self._follower.keep_from(file, line)
+            places = self._follower.changes()
+            if not places and not self._unsaved and (totals, owed) == (self._saved_totals, self._owed):
+                return
             runs = {name: self._runs.saved(name) if name in self._runs else None for name in self._unsaved}
             saved = self._write(
                 {
-                    "places": self._follower.changes(),
+                    "places": places,
                     "runs": runs,
                     "judged": self._judge.saved(self._unsaved),
                     "counts": {"all": dict(self._counts)},

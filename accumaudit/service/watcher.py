@@ -21,8 +21,8 @@ from typing import IO, TYPE_CHECKING, Final
 
 from accumaudit.engine.findings import FAILED, AuditReport, Finding
 from accumaudit.outputs.words import footer, printable
-from accumaudit.service.following import Follower, Limits
-from accumaudit.service.judging.judge import Judge, Judgement
+from accumaudit.service import following
+from accumaudit.service.judging import judge
 from accumaudit.service.runs import Runs
 from accumaudit.service.snapshot import RUNNING, FindingView
 from accumaudit.service.telling import told
@@ -34,6 +34,8 @@ BEAT: Final = 1.0
 """Seconds from one look at the run to the next."""
 LAST_BEAT: Final = 0.1
 """The same while the training waits."""
+SHARE: Final = 0.2
+"""Of a core that judging takes from the training's machine, at most."""
 PATIENCE: Final = 10.0
 """Seconds that other ranks may write their last records later."""
 TIMEOUT: Final = 50.0
@@ -120,12 +122,12 @@ class Watched:
     """One run: its records, and what the rules say of them."""
 
     def __init__(self, folder: Path) -> None:
-        self._follower = Follower(folder, limits=Limits(slowest_look=BEAT))
-        self._judge = Judge(folder)
+        self._follower = following.Follower(folder, limits=following.Limits(slowest_look=BEAT))
+        self._judge = judge.Judge(folder, limits=judge.Limits(share=SHARE))
         self._runs = Runs(folder.resolve().name or "run", RUNS)
         """Another begins where a launch in the same folder starts over."""
 
-    def turn(self) -> list[Judgement]:
+    def turn(self) -> list[judge.Judgement]:
         """Read what is new, and give what has been judged meanwhile."""
         for chunk in self._follower.turn():
             if chunk.run == HERE:
@@ -174,7 +176,7 @@ def watch(folder: Path, parent: Parent, output: IO[str]) -> None:
                 return
 
 
-def _judgements(watched: Watched, parent: Parent) -> Iterator[Judgement]:
+def _judgements(watched: Watched, parent: Parent) -> Iterator[judge.Judgement]:
     """What is judged while the training runs, and at its end."""
     while not parent.closes and not parent.is_gone:
         yield from watched.turn()

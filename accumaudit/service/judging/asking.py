@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from accumaudit.engine import evidence
 from accumaudit.engine.catalogue import Catalogue
-from accumaudit.engine.evidence import Place
 from accumaudit.engine.findings import Example, Finding, RunReport, Verdict
 from accumaudit.service.judging import wire
-from accumaudit.service.judging.book import Spot
+from accumaudit.service.judging.book import Place
 from accumaudit.service.judging.launches import Launch
 from accumaudit.service.judging.windows import Window
 from accumaudit.service.snapshot import Point
@@ -25,7 +25,7 @@ class Said:
     """What the process says of one run, in the service's own words."""
 
     report: RunReport
-    found: dict[str, list[Place]]
+    found: dict[str, list[evidence.Place]]
     launches: list[tuple[int, str, float]]
     """Number, token and start."""
     points: list[Point]
@@ -166,20 +166,11 @@ class Part:
             for launch, (_, name, number) in zip(own, sorted(places), strict=False):
                 launch.run, launch.number = name, number
 
-    def covers(self, name: str) -> Callable[[Spot], bool]:
-        """Whether a place in a run of this name is among what was judged."""
-        lowest = {place: first for place, (first, _) in self._spans(name).items()}
+    def lowest(self, name: str) -> dict[Place, int]:
+        """The first attempt that was judged of each launch and optimizer of a run of this name."""
+        return {place: first for place, (first, _) in self._spans(name).items()}
 
-        def covers(spot: Spot) -> bool:
-            number, optimizer, attempt = spot
-            if number is None or optimizer is None or attempt is None:
-                return True
-            first = lowest.get((number, optimizer))
-            return first is not None and attempt >= first
-
-        return covers
-
-    def through(self, name: str) -> dict[tuple[int, int], int]:
+    def through(self, name: str) -> dict[Place, int]:
         """The last attempt that was judged of each launch and optimizer of a run of this name."""
         return {place: last for place, (_, last) in self._spans(name).items()}
 
@@ -194,7 +185,7 @@ class Part:
         launches = [launch for launch in self.launches if launch.run == name]
         return tuple(sorted({rank for launch in launches[-1:] for rank in launch.late}))
 
-    def _spans(self, name: str) -> dict[tuple[int, int], tuple[int, int]]:
+    def _spans(self, name: str) -> dict[Place, tuple[int, int]]:
         return {
             (launch.number, index): span
             for launch, spans in zip(self.launches, self.spans, strict=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from accumaudit.engine import evidence
 from accumaudit.engine.catalogue import Catalogue
-from accumaudit.engine.evidence import EXAMPLES, Place
 from accumaudit.engine.findings import BROKEN, FAILED, NOT_CHECKED, PASSED, Finding, RunReport, Verdict
 from accumaudit.engine.judge import LASTING
 from accumaudit.engine.rule import SEVERITIES
@@ -20,7 +20,10 @@ AT_A_SLOWER_BEAT: Final = "it needs the whole record, which is read again now an
 Spot = tuple[int | None, int | None, int | None]
 """A launch, an optimizer and an attempt."""
 
-Found = Mapping[str, Sequence[Place]]
+Place = tuple[int, int]
+"""The number of a launch, and an optimizer."""
+
+Found = Mapping[str, Sequence[evidence.Place]]
 """The attempts of each rule's finding."""
 
 
@@ -29,11 +32,13 @@ class Entry:
     """One rule's finding."""
 
     verdict: Verdict
-    """As it is told now."""
+    """As it is told."""
     first_seen: float
     last_seen: float
+    current: Verdict | None = None
+    """What was found in the attempts that were judged last."""
     inside: dict[Spot, int | None] = field(default_factory=dict)
-    """The attempts among those that were judged last, with the numbers of their updates."""
+    """Those attempts, with the numbers of their updates."""
     settled: Verdict | None = None
     """What was found in attempts that are not judged any more."""
     withdrawn: bool = False
@@ -48,6 +53,37 @@ class Entry:
             withdrawn=self.withdrawn,
         )
 
+    def find(self, current: Verdict | None, inside: dict[Spot, int | None]) -> None:
+        """Put what is found in the attempts judged last in place of what was found in them before."""
+        self.current, self.inside = current, inside
+        self._tell()
+
+    def settle(self, covers: Callable[[Spot], bool]) -> None:
+        """Keep what was found in attempts that are not judged any more."""
+        gone = {spot: update for spot, update in self.inside.items() if not covers(spot)}
+        if gone and self.current is not None:
+            self.settled = _joined(self.settled, _part(self.current, gone))
+            self._keep_inside(covers)
+
+    def find_earlier(self, settled: Verdict | None, covers: Callable[[Spot], bool]) -> None:
+        """Put what is found in all attempts before those judged last in place of what was found there."""
+        self.settled = settled
+        self._keep_inside(covers)
+        self._tell()
+
+    def _keep_inside(self, covers: Callable[[Spot], bool]) -> None:
+        self.inside = {spot: update for spot, update in self.inside.items() if covers(spot)}
+        self.current = _part(self.current, self.inside) if self.current and self.inside else None
+
+    def _tell(self) -> None:
+        """Say what is known now; what was said last stays where nothing is any more."""
+        parts = [part for part in (self.settled, self.current) if part is not None]
+        self.withdrawn = not parts
+        if len(parts) == 2:
+            self.verdict = _joined(parts[0], parts[1])
+        elif parts:
+            (self.verdict,) = parts
+
 
 class Book:
     """The verdicts and findings of one run."""
@@ -57,6 +93,8 @@ class Book:
         self._verdicts: dict[str, Verdict] = {}
         """What each rule says, apart from findings."""
         self._entries: dict[str, Entry] = {}
+        self._lowest: dict[Place, int] = {}
+        """The first attempt of each launch and optimizer that is not settled."""
 
     @property
     def findings(self) -> tuple[FindingView, ...]:
@@ -83,17 +121,20 @@ class Book:
         return [self._entries[code].view for code in new]
 
     def take_window(
-        self, report: RunReport, found: Found, covers: Callable[[Spot], bool], now: float
+        self, report: RunReport, found: Found, lowest: Mapping[Place, int], now: float
     ) -> list[FindingView]:
-        """Take what was said of the newest attempts, those that `covers` tells; give what is new."""
+        """Take what was said of the newest attempts, from the lowest on; give what is new."""
         new = []
+        covers = self._covering(lowest)
         for verdict in report.verdicts:
             code = verdict.code
             if self._catalogue[code].scope == "run":
                 self._verdicts.setdefault(code, _unchecked(verdict))
                 continue
-            inside = {(one[0], one[1], one[2]): one[3] for one in found.get(code, ())}
-            current = verdict if verdict.status == FAILED and not self._is_explained(code) else None
+            inside = {spot: update for spot, update in _spots(found, code).items() if covers(spot)}
+            current = None
+            if verdict.finding is not None and inside and not self._is_explained(code):
+                current = verdict if len(inside) == verdict.finding.count else _part(verdict, inside)
             if self._merge(code, current, inside if current else {}, covers, now):
                 new.append(code)
             self._note(verdict)
@@ -106,34 +147,49 @@ class Book:
         return [self._entries[code].view for code in new]
 
     def take_earlier(
-        self, report: RunReport, found: Found, covers: Callable[[Spot], bool], now: float
+        self, report: RunReport, found: Found, lowest: Mapping[Place, int], now: float
     ) -> list[FindingView]:
-        """Take what was said of attempts before the newest, which were passed over; give what is new."""
+        """Take what was said of all attempts below the lowest of the newest; give what is new."""
         new = []
+        covers = self._covering(lowest)
         for verdict in report.verdicts:
-            earlier = {(one[0], one[1], one[2]): one[3] for one in found.get(verdict.code, ())}
-            earlier = {spot: update for spot, update in earlier.items() if not covers(spot)}
-            if self._catalogue[verdict.code].scope == "run":
+            code = verdict.code
+            if self._catalogue[code].scope == "run":
                 continue
             self._note(verdict)
-            if verdict.status == FAILED and earlier and verdict.code not in self._entries:
-                settled = _part(verdict, earlier)
-                self._entries[verdict.code] = Entry(settled, now, now, settled=settled)
-                new.append(verdict.code)
-            elif verdict.status == FAILED and earlier:
-                entry = self._entries[verdict.code]
-                entry.settled = _part(verdict, earlier)
-                entry.verdict, entry.withdrawn = entry.settled, False
+            earlier = {spot: update for spot, update in _spots(found, code).items() if not covers(spot)}
+            settled = _part(verdict, earlier) if earlier and verdict.finding is not None else None
+            entry = self._entries.get(code)
+            if entry is not None:
+                entry.find_earlier(settled, covers)
+            elif settled is not None:
+                self._entries[code] = Entry(settled, now, now, settled=settled)
+                new.append(code)
         return [self._entries[code].view for code in new]
+
+    def _covering(self, lowest: Mapping[Place, int]) -> Callable[[Spot], bool]:
+        """Settle what lies below; tell which attempts do not."""
+        for place, first in lowest.items():
+            self._lowest[place] = max(first, self._lowest.get(place, 0))
+
+        def covers(spot: Spot) -> bool:
+            launch, optimizer, attempt = spot
+            if launch is None or optimizer is None or attempt is None:
+                return True
+            return (launch, optimizer) in lowest and attempt >= self._lowest[launch, optimizer]
+
+        return covers
 
     def saved(self) -> dict[str, Any]:
         """All of it as JSON."""
         return {
+            "lowest": [[*place, first] for place, first in self._lowest.items()],
             "verdicts": [wire.to_json(one) for one in self._verdicts.values()],
             "entries": [
                 {
                     **wire.to_json(entry.view),
                     "inside": [[*spot, update] for spot, update in entry.inside.items()],
+                    "current": None if entry.current is None else wire.to_json(entry.current),
                     "settled": None if entry.settled is None else wire.to_json(entry.settled),
                 }
                 for entry in self._entries.values()
@@ -142,17 +198,19 @@ class Book:
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from what was saved; rules that are not there any more are left out."""
+        self._lowest = {(row[0], row[1]): row[2] for row in saved["lowest"]}
         for one in saved["verdicts"]:
             if one["code"] in self._catalogue:
                 self._verdicts[one["code"]] = wire.verdict(one, self._catalogue)
         for one in saved["entries"]:
             code = one["verdict"]["code"]
             if code in self._catalogue:
-                settled = one["settled"]
+                settled, current = one["settled"], one["current"]
                 self._entries[code] = Entry(
                     verdict=wire.verdict(one["verdict"], self._catalogue),
                     first_seen=one["first_seen"],
                     last_seen=one["last_seen"],
+                    current=None if current is None else wire.verdict(current, self._catalogue),
                     inside={(row[0], row[1], row[2]): row[3] for row in one["inside"]},
                     settled=None if settled is None else wire.verdict(settled, self._catalogue),
                     withdrawn=one["withdrawn"],
@@ -163,17 +221,17 @@ class Book:
         code = verdict.code
         self._verdicts[code] = verdict
         entry = self._entries.get(code)
-        if verdict.status != FAILED:
-            if entry is not None and verdict.status != BROKEN:
-                entry.withdrawn, entry.settled = True, None
-                entry.inside = {}
-            return None
-        inside = {(one[0], one[1], one[2]): one[3] for one in found.get(code, ())}
+        failed = verdict if verdict.status == FAILED else None
         if entry is None:
-            self._entries[code] = Entry(verdict, now, now, inside)
+            if failed is None:
+                return None
+            entry = self._entries[code] = Entry(failed, now, now)
+            entry.find(failed, _spots(found, code))
             return code
-        entry.verdict, entry.inside, entry.settled = verdict, inside, None
-        entry.last_seen, entry.withdrawn = now, False
+        if verdict.status != BROKEN:
+            entry.settled = None
+            entry.find(failed, _spots(found, code) if failed else {})
+            entry.last_seen = now if failed else entry.last_seen
         return None
 
     def _merge(
@@ -187,20 +245,12 @@ class Book:
         """Put a finding of the newest attempts beside what was found before; whether it is the first."""
         entry = self._entries.get(code)
         if entry is None:
-            if current is None:
-                return False
-            self._entries[code] = Entry(current, now, now, inside)
-            return True
-        gone = {spot: update for spot, update in entry.inside.items() if not covers(spot)}
-        if gone:
-            entry.settled = _joined(entry.settled, _part(entry.verdict, gone))
-        entry.inside = inside
-        entry.withdrawn = entry.settled is None and current is None
-        if current is not None:
-            entry.verdict = current if entry.settled is None else _joined(entry.settled, current)
-            entry.last_seen = now
-        elif entry.settled is not None:
-            entry.verdict = entry.settled
+            if current is not None:
+                self._entries[code] = Entry(current, now, now, current, inside)
+            return current is not None
+        entry.settle(covers)
+        entry.find(current, inside)
+        entry.last_seen = now if current else entry.last_seen
         return False
 
     def _note(self, verdict: Verdict) -> None:
@@ -221,6 +271,13 @@ class Book:
             for cause, entry in self._entries.items()
             if not entry.withdrawn
         )
+
+
+def _spots(found: Found, code: str) -> dict[Spot, int | None]:
+    """The attempts of a rule's finding, with the numbers of their updates."""
+    return {
+        (launch, optimizer, attempt): update for launch, optimizer, attempt, update in found.get(code, ())
+    }
 
 
 def _unchecked(verdict: Verdict) -> Verdict:
@@ -264,7 +321,7 @@ def _joined(before: Verdict | None, after: Verdict) -> Verdict:
     assert first is not None
     assert second is not None
     higher = SEVERITIES.index(after.severity) < SEVERITIES.index(before.severity)
-    leading = second if higher else first
+    leading, other = (second, first) if higher else (first, second)
     updates = [
         one
         for finding in (first, second)
@@ -279,6 +336,6 @@ def _joined(before: Verdict | None, after: Verdict) -> Verdict:
         message=leading.message,
         observed=leading.observed,
         expected=leading.expected,
-        examples=(*leading.examples, *(first if higher else second).examples)[:EXAMPLES],
+        examples=tuple(dict.fromkeys((*leading.examples, *other.examples)))[: evidence.EXAMPLES],
     )
     return replace(after, severity=(after if higher else before).severity, finding=finding)

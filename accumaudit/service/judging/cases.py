@@ -11,14 +11,11 @@ from accumaudit.ledger.sources import unique
 from accumaudit.outputs.words import plural, spans
 from accumaudit.service.judging import wire
 from accumaudit.service.judging.asking import Said
-from accumaudit.service.judging.book import Book
+from accumaudit.service.judging.book import Book, Place
 from accumaudit.service.judging.launches import Missed
 from accumaudit.service.judging.setup import Setup
 from accumaudit.service.judging.windows import Window
 from accumaudit.service.snapshot import FindingView, Point
-
-Place = tuple[int, int]
-"""The number of a launch, and an optimizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,7 @@ class Judge:
         for folder in list(self._moving):
             window = self._windows[folder]
             window.advance(tick, self._setup.limits.patience)
-            if not window.moves:
+            if not window.moves and not self._newest.holds(folder):
                 del self._moving[folder]
         self._shrink()
         self._thorough.start(self._windows, self._moving)
@@ -174,7 +174,10 @@ class Judge:
 
     def _folder_of(self, run: str) -> str | None:
         """The folder of a run, where it is known."""
-        folder = self._cases[run].folder if run in self._cases else self._setup.folder_of(run)
+        if run in self._cases:
+            folder = self._cases[run].folder
+        else:
+            folder = run if run in self._windows else self._setup.folder_of(run)
         return folder if folder in self._windows else None
 
     def close(self) -> None:

@@ -51,6 +51,10 @@ class Newest:
         """The process."""
         return self._worker.pid
 
+    def holds(self, folder: str) -> bool:
+        """Whether something of a folder is being judged."""
+        return any(part.window.folder == folder for part in self._parts.values())
+
     def is_paused(self, folder: str) -> bool:
         """Whether a folder is left alone for a while, because it could not be judged."""
         return self._paused.get(folder, 0.0) > self._setup.clock()
@@ -168,7 +172,7 @@ class Newest:
                 case.attempts_then = case.attempts
                 new = case.book.take_whole(one.report, one.found, now)
             else:
-                new = case.book.take_window(one.report, one.found, part.covers(name), now)
+                new = case.book.take_window(one.report, one.found, part.lowest(name), now)
             points = case.tell(one.points, part.through(name))
             case.report = self._cases.newest_report(case, one.report, part.window, part.is_whole)
             case.final = part.ends

@@ -187,7 +187,7 @@ class Thorough:
         new = case.book.take_run_rules(one.report, one.found, now)
         points = []
         if not is_thin:
-            new += case.book.take_earlier(one.report, one.found, Part.of_all(window).covers(name), now)
+            new += case.book.take_earlier(one.report, one.found, Part.of_all(window).lowest(name), now)
             points = case.tell(one.points, part.through(name))
             window.forgive(name, case.told)
         known = case.report or self._cases.whole_report(case, one.report)

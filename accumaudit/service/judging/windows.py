@@ -79,7 +79,7 @@ class Window:
         record = parse(line.text)
         if record is None or not _is_sound(line.text):
             if len(self.malformed) < LISTED and not chunk.again:
-                self.malformed.append((chunk.file, line.number, explain(line.text)))
+                self.malformed.append((chunk.file, line.number, explain(line.text + b"\n")))
                 for launch in self.launches[-1:]:
                     launch.dirty = True
             return
