@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from accumaudit.ledger.reader import Ledger, read_ledger
+from accumaudit.ledger.reader import Ledger
+from tests.reading import read
 from tests.records import build_run, to_line
 
 Rows = list[tuple[Any, ...]]
@@ -19,8 +20,8 @@ def rows(ledger: Ledger, sql: str) -> Rows:
 
 def query(path: Path | list[Path], sql: str) -> Rows:
     """What a query over the tables of one path, or of several, gives."""
-    with read_ledger(path if isinstance(path, list) else [path]) as ledger:
-        return rows(ledger, sql)
+    ledger = read(*(path if isinstance(path, list) else [path]))
+    return ledger.connection.execute(sql).fetchall()
 
 
 def file_of(run: Path, rank: int = 0) -> Path:

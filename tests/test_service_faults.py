@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,9 @@ from tests.watched import Watched, Writer
 pytestmark = pytest.mark.slow  # each service is a process, with one that judges
 
 
-HALVED, NO_NORM = {"total_weight": 0.5}, {"grad_norm_after_clip": "NaN", "grad_norm_before_clip": "NaN"}
-ATTEMPTS = [{}, HALVED, {}, {}, {"skipped": True}, {}, {}, {}, {}, HALVED, NO_NORM, {}]
+HALVED: dict[str, Any] = {"total_weight": 0.5}
+NO_NORM = {"grad_norm_after_clip": "NaN", "grad_norm_before_clip": "NaN"}
+ATTEMPTS: list[dict[str, Any]] = [{}, HALVED, {}, {}, {"skipped": True}, {}, {}, {}, {}, HALVED, NO_NORM, {}]
 
 
 def is_gone(process: int) -> bool:
@@ -71,7 +73,8 @@ def test_a_service_that_is_killed_loses_nothing_and_tells_nothing_twice(tmp_path
         assert {series: value for series, value in before.items() if after.get(series, 0.0) < value} == {}
         until(lambda: attempts(service) == 8, "eighth attempt")
         writer.write(10)
-        before = until(lambda: attempts(service) == 10 and service.totals(), "tenth attempt")
+        until(lambda: attempts(service) == 10, "tenth attempt")
+        before = service.totals()
         said.append(service.kill())
     writer.write(len(ATTEMPTS) + 1)
     with serving(logs, tmp_path / "state", *options) as service:

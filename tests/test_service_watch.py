@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from accumaudit.outputs.tensorboard.live import Live
 from accumaudit.service import following, watch
 from accumaudit.service.board import Board
 from accumaudit.service.judging import judge as judging
 from accumaudit.service.judging.judge import Judge, Judgement
-from accumaudit.service.metrics import Exposition
 from accumaudit.service.snapshot import FINISHED, RUNNING, SILENT, FindingView, RunView
 from accumaudit.service.store import StoreError
 from accumaudit.service.watch import Limits
-from accumaudit.testing.records import to_line, write_run
+from accumaudit.service.web.app import create_app
+from accumaudit.service.web.options import Options
+from accumaudit.testing.records import build_run, write_run
 from tests.test_writer import file_limit
 from tests.watched import Listening, Watched, Writer
 
@@ -29,13 +29,21 @@ pytestmark = pytest.mark.slow  # most of them have a process that judges
 HALVED = {"total_weight": 0.5}
 ATTEMPTS = [{}, HALVED, {}, {}, {}, HALVED, {}, {}]
 DONE = len(ATTEMPTS) + 1
+READ = {
+    *("record", "launch", "rank", "time", "started_at", "world_size", "recorded_ranks", "recorded_every"),
+    *("wrapper", "runtime", "optimizers", "optimizer", "attempt_id", "optimizer_update_id", "microbatches"),
+    *("local_valid_tokens", "optimizer_step_skipped", "skip_evidence", "grad_norm_before_clip", "loss"),
+    *("grad_norm_after_clip", "valid_tokens", "window_seconds", "learning_rate", "grad_scale"),
+    *("pipeline_rank", "pipeline_size", "tensor_rank", "optimizer_state_step_at_attach"),
+}
+"""Fields that the service itself looks at."""
 
 
 class Idle(Judge):
     """One that judges nothing."""
 
     def turn(self, now: float) -> list[Judgement]:
-        return []
+        return [] if now else super().turn(now)
 
 
 @pytest.fixture
@@ -132,14 +140,16 @@ class TestDisk:
 
 class TestClock:
     def test_it_may_jump(self, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        now = 1_700_000_000.0
-        monkeypatch.setattr(time, "time", lambda: now)
-        times = [{"time": now}, {"time": now + 1e8}, {"time": 1.0}, {"time": -1e300}, {"time": 1e300}, {}, {}, {}]
-        writer = Writer(logs / "run", times)
+        start = 1_700_000_000.0
+        clock = [start]
+        monkeypatch.setattr(time, "time", lambda: clock[-1])
+        written = (start, start + 1e8, 1.0, -1e300, 1e300, start, start, start)
+        writer = Writer(logs / "run", [{"time": one} for one in written])
         writer.write(1)
         with Watched(logs) as watched:
             watched.until(lambda: judged(watched) == 1)
-            for attempt, now in enumerate((now - 1e9, now + 1e9, 0.0, now, now, now, now), 2):
+            for attempt, now in enumerate((start - 1e9, start + 1e9, 0.0, *[start] * 4), 2):
+                clock.append(now)
                 writer.write(attempt)
                 watched.until(lambda attempt=attempt: attempts(watched) == attempt)  # type: ignore[misc]
             writer.write(9)
@@ -149,7 +159,7 @@ class TestClock:
             assert watched.snapshot.intake.lag_sum < 24 * 3600 * watched.snapshot.intake.lag_count
             last = watched.view().last_record_time
             assert last is not None
-            assert last <= 1_700_000_000.0 + 1e9
+            assert last <= start + 1e9
 
 
 class Falling(Listening):
@@ -178,7 +188,9 @@ class Stumbling(Idle):
 
 
 class TestErrors:
-    def test_what_raises_is_told_and_the_loop_goes_on(self, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_raises_is_told_and_the_loop_goes_on(
+        self, logs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         writer = Writer(logs / "run", ATTEMPTS)
         judge = Stumbling(logs)
         judge.errors = [OSError(28, "No space left on device"), KeyError("x"), MemoryError()]
@@ -189,13 +201,14 @@ class TestErrors:
                 assert attempts(watched) == attempt
                 assert watched.snapshot.intake.internal_errors == attempt
             assert len(watched.snapshot.troubles) == 1
-            assert "judging failed (OSError: [Errno 28] No space left on device)" in watched.snapshot.troubles[0]
-            monkeypatch.setattr(judge, "take", lambda chunk: [][0])
+            told = "judging failed (OSError: [Errno 28] No space left on device)"
+            assert told in watched.snapshot.troubles[0]
+            monkeypatch.setattr(judge, "take", [].index)
             writer.write(4)
             watched.watch.turn()
-            assert "keeping records to be judged failed (IndexError" in watched.snapshot.troubles[1]
+            assert "keeping records to be judged failed (ValueError" in watched.snapshot.troubles[1]
             assert attempts(watched) == 4
-            monkeypatch.setattr(judge, "keep_from", lambda: {}[0])
+            monkeypatch.setattr(judge, "keep_from", [].pop)
             watched.watch.turn()
             assert watched.snapshot.run("run") is not None
 
@@ -205,7 +218,7 @@ class TestErrors:
         with Watched(logs, listeners=[falling]) as watched:
             watched.until(lambda: watched.snapshot.intake.files_at_rest == 2, "end of the run")
             watched.watch.turn()
-            assert [code for _, code in watched.listening.findings][0] == "ACC104"
+            assert ("run", "ACC104") in watched.listening.findings
             assert len(falling.findings) == len(watched.listening.findings) - 1
             assert watched.snapshot.troubles == (
                 "telling Falling failed (BrokenPipeError: [Errno 32] Broken pipe)",
@@ -213,7 +226,9 @@ class TestErrors:
 
     def test_what_cannot_be_judged_is_told_in_a_sentence(self, logs: Path) -> None:
         class Sorry(Idle):
-            troubles = {f"run {number:02d}": f"run {number:02d}: not judged" for number in range(50)}
+            @property
+            def troubles(self) -> dict[str, str]:
+                return {f"run {number:02d}": f"run {number:02d}: not judged" for number in range(50)}
 
         with Watched(logs, judge=Sorry(logs)) as watched:
             watched.watch.turn()
@@ -282,8 +297,66 @@ class TestRestart:
         connection.execute("UPDATE kept SET value = '{}' WHERE kind = 'runs'")
         connection.commit()
         connection.close()
-        with pytest.raises(StoreError, match="KeyError.*move the file away to begin anew"):
+        with pytest.raises(StoreError, match=r"KeyError.*move the file away to begin anew"):
             Watched(logs, state, judge=Idle(logs))
+
+
+class TestGarbage:
+    """Lines that nobody meant to write."""
+
+    LINES = (
+        b"\xff\xfe\x00garbage",
+        b"[" * 100_000,
+        b'{"record": "update", "launch": "aaaa", "rank": 0, "attempt_id": ' + b"9" * 5_000 + b"}",
+        b'{"record": ["update"], "launch": {}}',
+        b'"a"' * 10,
+        b'{"record": "update", "launch": "' + b"x" * 1_000 + b'", "rank": 0, "optimizer": 0, "attempt_id": 1}',
+        b"x" * (17 << 20),
+    )
+    WRONG = (
+        *(None, True, -1, 2**53, 2**63, 1e308, -1e308, "NaN", "x" * 10_000),
+        *([], [[]], {}, {"a": [1]}, "\ud800"),
+    )
+
+    def test_every_field_may_hold_anything(self, logs: Path, tmp_path: Path) -> None:
+        records = build_run([{}, {}], 1)[0]
+        lines = list(self.LINES)
+        for record in records:
+            lines += [
+                json.dumps(record | {field: wrong}).encode()
+                for field in record.keys() - {"schema"}  # a later one is refused
+                for wrong in (self.WRONG if field in READ else self.WRONG[:4])
+            ]
+        lines += [
+            json.dumps(records[1] | {"optimizer": one, "rank": 10**15 + one, "attempt_id": one}).encode()
+            for one in range(10_000)
+        ]
+        write_run(logs / "run", ATTEMPTS)
+        file = logs / "run" / "rank-00" / "00007.aaaa.jsonl"
+        file.write_bytes(b"\n".join(lines) + b"\n")
+        with Watched(logs, tmp_path / "state") as watched:
+            watched.until(watched.caught_up, "judgement")
+            watched.watch.turn()
+            intake = watched.snapshot.intake
+            assert intake.internal_errors == 0
+            assert len(self.LINES) < intake.malformed_records < len(lines) - 10_000
+            assert len(watched.view().optimizers) <= 64
+            assert shown(watched.board)
+            watched.watch._save()
+            assert watched.snapshot.troubles == ()
+        with Watched(logs, tmp_path / "state", judge=Idle(logs)) as watched:
+            watched.watch.turn()
+            assert watched.snapshot.intake.records == intake.records
+            assert watched.view().optimizers[0].microbatches > 0
+
+
+def shown(board: Board) -> str:
+    """What everybody asks for."""
+    client = TestClient(create_app(board, Options()), base_url="http://localhost")
+    paths = ("/", "/runs/run", "/metrics", "/metrics/ranks?run=run", "/api/runs")
+    answers = [client.get(path) for path in paths]
+    assert [answer.status_code for answer in answers] == [200] * len(answers)
+    return "".join(answer.text for answer in answers)
 
 
 class TestRuns:

@@ -30,8 +30,15 @@ from tests.records import write_run
 
 pytestmark = pytest.mark.slow  # each waits for the judgement of another process
 
+
 STEPS = 4
 PATIENCE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def spool(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watcher that is killed cannot take its folder with it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("spool")))
 
 
 class Loop:

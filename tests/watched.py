@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from accumaudit.service.board import Board, Told
+from accumaudit.service.board import Board, Listener, Told
 from accumaudit.service.judging.judge import Judge
 from accumaudit.service.snapshot import FindingView, Point, RunView, Snapshot
 from accumaudit.service.store import Store
@@ -73,7 +73,7 @@ class Watched:
         state: Path | None = None,
         limits: Limits | None = None,
         judge: Judge | None = None,
-        listeners: Sequence[Listening] = (),
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self.board = Board()
         self.judge = judge or Judge(folder)

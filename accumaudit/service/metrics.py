@@ -195,8 +195,7 @@ def _verdicts(name: str, run: RunView) -> Iterator[Value]:
         yield names.FINDINGS_ACTIVE, labels, 1.0
     yield names.FINDINGS, (name,), float(len(run.findings))
     for found in run.findings:
-        count = found.verdict.finding.count if found.verdict.finding else 0
-        yield names.FAULTY_ATTEMPTS, (name, label(found.code)), float(max(count, found.most))
+        yield names.FAULTY_ATTEMPTS, (name, label(found.code)), float(max(found.count, found.most))
 
 
 def optimizer_values(labels: tuple[str, str], optimizer: OptimizerView) -> Iterator[Value]:

@@ -24,7 +24,7 @@ from accumaudit.service.counters import (
     rank_view,
 )
 from accumaudit.service.lines import Chunk
-from accumaudit.service.snapshot import RUNNING, OptimizerView, Point, RankView
+from accumaudit.service.snapshot import RUNNING, FindingView, OptimizerView, Point, RankView
 
 KINDS: Final = ("run", "update", "mark")
 
@@ -83,6 +83,8 @@ class Run:
     state: str = RUNNING
     version: int = 0
     malformed: int = 0
+    most: dict[str, int] = field(default_factory=dict)
+    """The most attempts that each rule's finding has ever had."""
 
     def take(self, record: Record, launch: str) -> None:
         """Count a record of a launch."""
@@ -175,6 +177,12 @@ class Run:
             self.optimizers[index] = Optimizer()
         return index in self.optimizers
 
+    def found(self, findings: Iterable[FindingView]) -> bool:
+        """Note how large findings are; whether one has never been so large."""
+        grown = {one.code: count for one in findings if (count := one.count) > self.most.get(one.code, 0)}
+        self.most |= grown
+        return bool(grown)
+
     def saved(self) -> dict[str, Any]:
         """What another process of the service goes on from, as JSON."""
         return {
@@ -191,6 +199,7 @@ class Run:
             "wrapper": self.wrapper,
             "runtime": self.runtime,
             "malformed": self.malformed,
+            "most": self.most,
             "state": self.state,
             "optimizers": [[index, one.saved()] for index, one in self.optimizers.items()],
         }
@@ -216,6 +225,7 @@ class Run:
             runtime=saved["runtime"],
             every=saved["every"],
             malformed=saved["malformed"],
+            most=dict(saved["most"]),
             state=saved["state"],
             heard_at=now if saved["state"] == RUNNING else -math.inf,
         )

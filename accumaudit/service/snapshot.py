@@ -127,6 +127,11 @@ class FindingView:
         """The rule's."""
         return self.verdict.code
 
+    @property
+    def count(self) -> int:
+        """Attempts that it has now."""
+        return self.verdict.finding.count if self.verdict.finding else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:

@@ -17,7 +17,7 @@ from accumaudit.service.counters import number
 from accumaudit.service.judging.judge import Judge, Judgement
 from accumaudit.service.lines import Chunk
 from accumaudit.service.runs import Run, Runs
-from accumaudit.service.snapshot import RUNNING, FindingView, Intake, Point, RunView, Snapshot
+from accumaudit.service.snapshot import RUNNING, Intake, Point, RunView, Snapshot
 from accumaudit.service.store import Store, StoreError
 from accumaudit.service.totals import Lag, Totals
 from accumaudit.service.troubles import Troubles
@@ -26,7 +26,7 @@ BEAT: Final = 1.0
 """Seconds from one reading to the next, where it takes less."""
 
 SAVE: Final = 5.0
-"""Seconds from one saving to the next; a new finding is saved at once."""
+"""Seconds from one saving to the next; a finding that grows is saved at once."""
 
 COUNTS: Final = ("bytes", "records", "malformed")
 """What is counted of what is read."""
@@ -82,6 +82,8 @@ class Watch:
         self._ready = False
         self._saved_at = time.monotonic()
         self._unsaved: set[str] = set()
+        self._grew = False
+        """A finding has more attempts than ever: it is saved before it is told."""
         self._save_errors = 0
         self._trouble: str | None = None
         loaded = store.load() if store else {}
@@ -133,7 +135,7 @@ class Watch:
         with self._troubles.caught("judging"):
             news.extend(self._keep(judgement) for judgement in self._judge.turn(now))
         new = [(judgement.run, one.code) for judgement, _ in news for one in judgement.new]
-        if new or not self._ready or time.monotonic() - self._saved_at > SAVE:
+        if self._grew or not self._ready or time.monotonic() - self._saved_at > SAVE:
             self._save(new)
         with self._troubles.caught("putting up what is known"):
             self._board.publish(self._snapshot(now))
@@ -237,6 +239,7 @@ class Watch:
             run.version += 1
             self._unsaved.add(run.name)
             points = run.judged(points)
+            self._grew = run.found(judgement.findings) or self._grew
             if judgement.final and self._has_ended(run.folder):
                 self._follower.rest(run.folder)
         return judgement, points
@@ -244,6 +247,7 @@ class Watch:
     def _save(self, new: Sequence[Told] = ()) -> None:
         """Write what was read, and what is to be told, all at once; where that fails it is tried again."""
         self._saved_at = time.monotonic()
+        self._grew = False
         if self._store is None:
             return
         totals, owed = self._totals(), self._listeners.owed(new)
@@ -332,7 +336,7 @@ class Watch:
 
     def _view(self, run: Run) -> RunView:
         judgement = self._judged.get(run.name)
-        findings: tuple[FindingView, ...] = judgement.findings if judgement else ()
+        findings = judgement.findings if judgement else ()
         return RunView(
             report=_report(self._root, run, judgement),
             state=run.state,
@@ -340,7 +344,7 @@ class Watch:
             started_at=run.started_at,
             last_record_time=run.last_record_time,
             wrapper=run.wrapper,
-            findings=findings,
+            findings=tuple(replace(one, most=run.most.get(one.code, 0)) for one in findings),
             optimizers=run.optimizer_views(),
             ranks=run.rank_views(),
             late_ranks=judgement.late_ranks if judgement else (),

@@ -284,14 +284,17 @@ class Launch:
             overlap: attempts of each optimizer that stay beside those that were not judged; the latter may
                 take several times the room.
         """
-        stays = {optimizer: self._stays_from(optimizer, overlap) for optimizer in self.tracks}
+        judged = {index: self._stays_from(index, overlap, track.sent) for index, track in self.tracks.items()}
+        judgeable = {
+            index: self._stays_from(index, overlap, track.through) for index, track in self.tracks.items()
+        }
         for key in list(self.groups):
             if self.records <= records and self.size <= size:
                 break
             optimizer, attempt = key
             track = self.tracks[optimizer]
             full = self.records > UNJUDGED * records or self.size > UNJUDGED * size
-            if attempt < stays[optimizer] or (full and attempt < track.through):
+            if attempt < (judgeable if full else judged)[optimizer]:
                 group = self.groups.pop(key)
                 self._count(-len(group.lines), -group.size)
                 self.passed_over += attempt > track.sent
@@ -306,7 +309,7 @@ class Launch:
         self.marks.clear()
         self.groups.clear()
         self.records = self.size = 0
-        self.dropped = True
+        self.dropped, self.dirty = True, False
         for track in self.tracks.values():
             track.lowest = track.through + 1
 
@@ -379,13 +382,10 @@ class Launch:
                 del self.marks[key]
                 self._count(-1, -len(mark.line.text))
 
-    def _stays_from(self, optimizer: int, overlap: int) -> int:
-        """The lowest attempt that stays: one of the last that were judged."""
-        track = self.tracks[optimizer]
-        judged = sorted(
-            attempt for index, attempt in self.groups if index == optimizer and attempt <= track.sent
-        )
-        return judged[-overlap] if len(judged) >= overlap else 0
+    def _stays_from(self, optimizer: int, overlap: int, last: int) -> int:
+        """The lowest attempt that stays: one of those up to the last."""
+        attempts = sorted(one for index, one in self.groups if index == optimizer and one <= last)
+        return attempts[-overlap] if len(attempts) >= overlap else 0
 
     def _count(self, records: int, size: int) -> None:
         self.records += records
