@@ -85,11 +85,11 @@ class Service:
 
 
 @contextmanager
-def serving(folder: Path, state: Path, *options: str) -> Iterator[Service]:
-    """A service over a folder, from when it has caught up to the end of the block."""
+def serving(folder: Path, state: Path, *options: str, ready: bool = True) -> Iterator[Service]:
+    """A service over a folder, from when it has caught up, or answers at all, to the end of the block."""
     service = Service(folder, state, *options)
     try:
-        until(service.is_ready, "service that has caught up")
+        until(service.is_ready if ready else service.totals, "service that answers")
         yield service
     finally:
         if service.process.poll() is None:

@@ -12,6 +12,7 @@ import pytest
 from accumaudit.ledger import loading, recovery
 from accumaudit.ledger.reader import Ledger, LedgerError, read_ledger
 from accumaudit.ledger.schema import FIELDS, SCHEMA_VERSION
+from accumaudit.ledger.sources import Source
 from tests.records import Record, build_run, to_line, write_records, write_run
 from tests.tables import file_of, line_of, query, rows
 
@@ -91,6 +92,39 @@ class TestPaths:
         (tmp_path / "link").symlink_to(tmp_path / "real")
         with read_ledger([tmp_path / "link", tmp_path]) as ledger:
             assert [run_id for run_id, _ in ledger.runs] == ["real"]
+
+    def test_many_files_are_read_as_few(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Their lines are brought together first: places, order and what cannot be read stay the same."""
+        run = write_run(tmp_path / "run", 3, ranks=loading.GATHERED[0])
+        lines = file_of(run, 3).read_bytes().splitlines(keepends=True)
+        file_of(run, 3).write_bytes(b"".join([*lines[:2], b"junk\n", *lines[2:-1], lines[-1][:20]]))
+        columns = "file, line, place, rank, attempt_id, total_weight"
+        sql = f"SELECT {columns} FROM updates JOIN windows USING (attempt_id) ORDER BY place"
+        found = []
+        for limit in (loading.GATHERED[1], 0):
+            monkeypatch.setattr(loading, "GATHERED", (loading.GATHERED[0], limit))
+            with read_ledger([run]) as ledger:
+                bad = [(one.file, one.line) for one in ledger.unreadable]
+                found.append((rows(ledger, sql), rows(ledger, "FROM marks ORDER BY place"), bad))
+        assert found[0] == found[1]
+        assert len(found[0][0]) == 3 * loading.GATHERED[0]
+        assert found[0][2] == [(str(file_of(run, 3)), 3), (str(file_of(run, 3)), 6)]
+
+    def test_the_size_of_each_file_is_asked_for_a_few_times(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However many files there are."""
+        asked: list[Source] = []
+        size = loading._size
+
+        def counted(source: Source) -> int:
+            asked.append(source)
+            return size(source)
+
+        monkeypatch.setattr(loading, "_size", counted)
+        write_run(tmp_path / "run", 1, ranks=40)
+        read_ledger([tmp_path]).close()
+        assert len(asked) <= 10 * 40
 
 
 class TestRefusals:

@@ -59,10 +59,21 @@ class Seen:
         return not [code for code, row in self.found.items() if row["severity"] != "note"]
 
 
-def look(folder: Path) -> Seen:
-    """Read and judge a run."""
-    with accumaudit.Ledger.open(folder) as ledger:
+def look(*folders: Path) -> list[Seen]:
+    """Read and judge runs, together: many take no longer than one."""
+    with accumaudit.Ledger.open(*folders) as ledger:
         windows, rows = list(ledger.windows), list(ledger.findings)
+    return [
+        _seen(
+            folder,
+            [window for window in windows if window["run_id"] == folder.name],
+            [row for row in rows if row["run_id"] == folder.name],
+        )
+        for folder in folders
+    ]
+
+
+def _seen(folder: Path, windows: list[dict[str, Any]], rows: list[dict[str, Any]]) -> Seen:
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         found.setdefault(row["code"], row)
@@ -84,7 +95,7 @@ def by_two(pair: Pair, folder: Path, **how: Any) -> list[Any]:
 def test_1_a_tail_divided_by_the_full_count(tmp_path: Path) -> None:
     """Lightning-AI/pytorch-lightning#19987: six batches at four a window."""
     tail_of_lightning(str(tmp_path))
-    seen = look(tmp_path / "run")
+    (seen,) = look(tmp_path / "run")
     assert seen.field("probe_gradient") == [[1.0], [0.5], [1.0], [0.5]]
     assert seen.field("microbatches") == [4, 2, 4, 2]
     assert seen.field("scheduler_step") == [1, 2, 3, 4]
@@ -96,7 +107,7 @@ def test_1_a_tail_divided_by_the_full_count(tmp_path: Path) -> None:
 def test_1_a_tail_divided_by_its_own_count(tmp_path: Path) -> None:
     """The same data under Trainer."""
     tail_of_trainer(str(tmp_path))
-    seen = look(tmp_path / "run")
+    (seen,) = look(tmp_path / "run")
     assert seen.field("probe_gradient") == [[1.0]] * 4
     assert seen.field("microbatches") == [4, 2, 4, 2]
     assert seen.totals == [1.0] * 4
@@ -111,7 +122,7 @@ def test_2_the_mean_of_means(tmp_path: Path) -> None:
     """meta-pytorch/torchtune#1878: a gradient of (1.5, 0.5) instead of (0.3, 0.9)."""
     moved = linear(str(tmp_path / "means"), [ONE_AND_NINE])
     assert moved == about([1.5, 0.5])
-    seen = look(tmp_path / "means")
+    (seen,) = look(tmp_path / "means")
     assert seen.gradients == [about([1.5, 0.5])]
     assert seen.field("grad_norm_after_clip")[0] == about(1.5811388)
     assert seen.totals[0] == about(1.0)
@@ -123,7 +134,7 @@ def test_2_the_mean_of_means(tmp_path: Path) -> None:
 def test_2_one_denominator(tmp_path: Path) -> None:
     moved = linear(str(tmp_path / "sums"), [ONE_AND_NINE], reduction="sum", factors=[0.1])
     assert moved == about([0.3, 0.9])
-    seen = look(tmp_path / "sums")
+    (seen,) = look(tmp_path / "sums")
     assert seen.field("grad_norm_after_clip")[0] == about(0.9486833)
     assert not seen.found
 
@@ -152,7 +163,7 @@ def test_3_and_4_denominators_of_ranks(
     how = {"reduction": "sum", "factors": factors}
     moved = by_two(pair, tmp_path / "run", micro_steps=RANKS_OF_ONE_AND_NINE, **how)
     assert moved == [about([gradient])] * 2
-    seen = look(tmp_path / "run")
+    (seen,) = look(tmp_path / "run")
     assert seen.gradients == [about([gradient])] * 2
     assert seen.totals == [about(total)] * 3
     if code is None:
@@ -168,7 +179,7 @@ def test_5_an_argument_accepted_and_not_used(tmp_path: Path) -> None:
     """MakazhanAlpamys/Soup#720: a norm of 1.05548 accumulated, and 0.26387 at once."""
     linear(str(tmp_path / "undivided"), FOUR_ALIKE, factors=[1.0])
     linear(str(tmp_path / "divided"), FOUR_ALIKE)
-    wrong, right = look(tmp_path / "undivided"), look(tmp_path / "divided")
+    wrong, right = look(tmp_path / "undivided", tmp_path / "divided")
     norms = [seen.field("grad_norm_after_clip")[0] for seen in (wrong, right)]
     assert norms == about([1.05548, 0.26387])
     assert wrong.totals == [4.0] * 3
@@ -180,7 +191,7 @@ def test_5_label_smoothing(tmp_path: Path) -> None:
     """huggingface/transformers#46731: smoothed losses are means again, four times too large."""
     smoothed(str(tmp_path / "means"), honest=False)
     smoothed(str(tmp_path / "sums"), honest=True)
-    wrong, right = look(tmp_path / "means"), look(tmp_path / "sums")
+    wrong, right = look(tmp_path / "means", tmp_path / "sums")
     norms = [seen.field("grad_norm_after_clip")[0] for seen in (wrong, right)]
     assert norms[0] / norms[1] == about(4.0)
     assert wrong.first("ACC104") == ("error", 1, about(4.0))
@@ -192,7 +203,7 @@ def test_6_divided_twice(tmp_path: Path) -> None:
     """modelscope/ms-swift#10117: the weights and the logged loss are a quarter of what they should be."""
     moved = linear(str(tmp_path / "run"), [[[[1.0]]] * 4], factors=[1 / 16], logged=1.0)
     assert moved == [0.25]
-    seen = look(tmp_path / "run")
+    (seen,) = look(tmp_path / "run")
     assert seen.totals == [0.25] * 3
     assert seen.first("ACC104") == ("error", 1, 0.25)
     assert seen.field("loss")[1] == [-0.25] * 4
@@ -204,7 +215,7 @@ def test_7_clipped_in_each_micro_step(tmp_path: Path) -> None:
     rows = [[[[4.0, 0.0]], [[0.0, 4.0]]]]
     assert linear(str(tmp_path / "each"), rows, clipped=[0, 1]) == about([5**-0.5, 2 * 5**-0.5])
     assert linear(str(tmp_path / "once"), rows, clipped=[1]) == about([0.5**0.5] * 2)
-    wrong, right = look(tmp_path / "each"), look(tmp_path / "once")
+    wrong, right = look(tmp_path / "each", tmp_path / "once")
     clips = [(clip["micro_step"], clip["norm"]) for clip in wrong.updates[0]["clips"]]
     assert clips == [(1, 2.0), (2, about(5**0.5))]
     assert wrong.totals == [1.0] * 3
@@ -217,7 +228,7 @@ def test_8_clipped_before_unscaled(tmp_path: Path) -> None:
     """Lightning-AI/pytorch-lightning#9330: a norm of 32,768, not 0.5; updates of 1 / 65,536."""
     assert scaled(str(tmp_path / "before"), honest=False) == about(2.0**-16)
     assert scaled(str(tmp_path / "after"), honest=True) == about(0.5)
-    wrong, right = look(tmp_path / "before"), look(tmp_path / "after")
+    wrong, right = look(tmp_path / "before", tmp_path / "after")
     assert wrong.updates[0]["grad_scale"] == 65536.0
     assert wrong.updates[0]["clips"][0]["norm"] == 32768.0
     assert wrong.updates[0]["grad_norm_before_clip"] == 0.5
@@ -250,7 +261,7 @@ def test_9_and_10_gradients_not_reduced(
 ) -> None:
     """modelscope/FunASR#3472: 2.875 and 5.125. jingyaogong/minimind#853: 2.5 and 5.5. Right: 4.0."""
     assert by_two(pair, tmp_path / "run", micro_steps=RISING, **how) == [about([one]) for one in gradients]
-    seen = look(tmp_path / "run")
+    (seen,) = look(tmp_path / "run")
     assert seen.gradients == [[one] for one in gradients]
     digests = {update["param_digest"] for update in seen.updates if update["attempt_id"] == 1}
     assert len(digests) == len(set(gradients))
@@ -265,7 +276,7 @@ def test_9_and_10_gradients_not_reduced(
 def test_11_cleared_in_each_micro_step(tmp_path: Path) -> None:
     """bytetriper/RAE#67: of 1, 2, 3 and 4 the last alone is left, divided by four."""
     assert linear(str(tmp_path / "run"), RISING[:1], cleared=[0, 1, 2]) == [1.0]
-    seen = look(tmp_path / "run")
+    (seen,) = look(tmp_path / "run")
     assert seen.gradients == [[1.0]]
     assert seen.field("events") == ["ZFBZFBZFBZFBO"] * 3
     assert (seen.updates[0]["microbatches"], seen.updates[0]["discarded_microbatches"]) == (1, 3)
@@ -278,7 +289,7 @@ def test_12_the_schedule_counts_micro_steps(tmp_path: Path) -> None:
     """Lightning-AI/pytorch-lightning#1476: four steps an update; a warm-up of 16 peaks at 4."""
     warmed_up(str(tmp_path / "micro"), honest=False)
     warmed_up(str(tmp_path / "update"), honest=True)
-    wrong, right = look(tmp_path / "micro"), look(tmp_path / "update")
+    wrong, right = look(tmp_path / "micro", tmp_path / "update")
     assert wrong.field("learning_rate")[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert wrong.field("scheduler_step")[:3] == [4, 8, 12]
     assert wrong.first("ACC301")[1] == 1
@@ -289,7 +300,7 @@ def test_12_the_schedule_counts_micro_steps(tmp_path: Path) -> None:
 def test_12_accelerate_steps_once_for_each_process(tmp_path: Path, pair: Pair) -> None:
     """huggingface/accelerate#2926: two steps an update on two processes, which is its contract."""
     pair.call("tests.runtimes.accelerate:healthy", folder=str(tmp_path))
-    seen = look(tmp_path / "run")
+    (seen,) = look(tmp_path / "run")
     assert [update["scheduler_step"] for update in seen.updates if update["rank"] == 0][:3] == [2, 4, 6]
     assert seen.silent()
 
@@ -297,7 +308,7 @@ def test_12_accelerate_steps_once_for_each_process(tmp_path: Path, pair: Pair) -
 def test_13_the_schedule_moves_on_a_skip(tmp_path: Path) -> None:
     """huggingface/accelerate#4242: a fused step is skipped, and neither its flag nor the schedule knows."""
     assert fused_overflow(str(tmp_path / "run")) == [False, False, False]
-    seen = look(tmp_path / "run")
+    (seen,) = look(tmp_path / "run")
     skipped = seen.updates[0]
     assert (skipped["grad_scale"], skipped["grad_scale_after"]) == (65536.0, 32768.0)
     assert skipped["optimizer_step_skipped"] is True
@@ -319,7 +330,7 @@ def test_14_the_rate_breaks_at_a_resume(
 ) -> None:
     """ultralytics/yolov5#292: 5.782e-4, then 1e-3. pytorch/pytorch#60265: 5.62173e-4 and not 5.62667e-4."""
     resumed(str(tmp_path / "run"), how)
-    seen = look(tmp_path / "run")
+    (seen,) = look(tmp_path / "run")
     second = seen.field("learning_rate")[45:]
     assert second[:2] == pytest.approx(rates, rel=1e-5)
     assert second[-1] == pytest.approx(last, rel=1e-4, abs=1e-9)
@@ -335,7 +346,7 @@ def test_15_the_global_step_counts_optimizers(tmp_path: Path) -> None:
     from tests.runtimes.lightning import manual
 
     manual(str(tmp_path), adversaries=True)
-    seen = look(tmp_path / "run")
+    (seen,) = look(tmp_path / "run")
     own = [update for update in seen.updates if update["optimizer"] == 0]
     assert [update["reported_global_step"] for update in own][:3] == [2, 4, 6]
     for optimizer in (0, 1):

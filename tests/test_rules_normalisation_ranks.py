@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.records import write_run
-from tests.verdicts import faults, judge, the_fault
+from tests.verdicts import faults, faults_by_run, judge, the_fault
 
 pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
 
@@ -83,26 +83,25 @@ class TestRankLocalDenominator:
         ranks = {0: window([1.0], [1.0]), 1: window([9.0], [1.0], microbatches=1) | unknown}
         assert faults("ACC103", write_run(tmp_path / "run", [{"on": ranks}])) == [None]
 
-    @pytest.mark.parametrize(
-        ("wrapper", "divisor", "word", "fault"),
-        [
-            ("ddp", 2.0, "ZfBOS", None),
-            ("ddp", 2.0, "ZfBAOS", True),
-            ("none", None, "ZFBOS", None),
-            ("none", None, "ZFBAOS", True),
-            ("none", 2.0, "ZFBOS", True),
-            ("fsdp2", 2.0, "ZFbOS", None),
-            ("fsdp2", 2.0, "ZFBOS", True),
-            ("ddp", 2.0, None, None),
-        ],
-    )
-    def test_only_gradients_that_are_added_up_are_compared(
-        self, tmp_path: Path, wrapper: str, divisor: float | None, word: str | None, fault: bool | None
-    ) -> None:
+    def test_only_gradients_that_are_added_up_are_compared(self, tmp_path: Path) -> None:
         """Under local SGD each rank's update is its own, with a denominator of its own."""
-        updates = [{"events": word, "on": {0: window([1.0], [1.0]), 1: window([9.0], [1.0])}}]
-        run = write_run(tmp_path / "run", updates, wrapper=wrapper, gradient_divisor=divisor)
-        assert faults("ACC103", run) == [fault]
+        cases: dict[tuple[str, float | None, str | None], bool | None] = {
+            ("ddp", 2.0, "ZfBOS"): None,
+            ("ddp", 2.0, "ZfBAOS"): True,
+            ("none", None, "ZFBOS"): None,
+            ("none", None, "ZFBAOS"): True,
+            ("none", 2.0, "ZFBOS"): True,
+            ("fsdp2", 2.0, "ZFbOS"): None,
+            ("fsdp2", 2.0, "ZFBOS"): True,
+            ("ddp", 2.0, None): None,
+        }
+        for wrapper, divisor, word in cases:
+            updates = [{"events": word, "on": {0: window([1.0], [1.0]), 1: window([9.0], [1.0])}}]
+            run = tmp_path / f"{wrapper} {divisor} {word}"
+            write_run(run, updates, wrapper=wrapper, gradient_divisor=divisor)
+        assert faults_by_run("ACC103", tmp_path) == {
+            " ".join(map(str, case)): [fault] for case, fault in cases.items()
+        }
 
     def test_tensor_peers_hold_the_same_tokens(self, tmp_path: Path) -> None:
         coordinates = {

@@ -10,7 +10,7 @@ import pytest
 
 from accumaudit.engine import check_paths
 from tests.records import write_run
-from tests.verdicts import faults, judge, the_fault
+from tests.verdicts import faults, faults_by_run, judge, the_fault
 
 pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
 
@@ -317,26 +317,22 @@ def training(
 class TestSkipStorm:
     CODE = "ACC704"
 
-    @pytest.mark.parametrize(
-        "honest",
-        [
-            pytest.param(training(40), id="first skips"),
-            pytest.param(training(40, scale=2.0**32, fits=2.0**8), id="many first skips"),
-            pytest.param(training(40, hysteresis=2), id="hysteresis"),
-            pytest.param(training(300, growth=20), id="one after each growth, all along"),
-            pytest.param(training(300, growth=20, hysteresis=3), id="growth and hysteresis"),
-            pytest.param(training(8, fits=1.0), id="still settling"),
-            pytest.param(training(200, bad=range(50, 201, 50)), id="a bad batch now and then"),
-            pytest.param(training(60, scale=1.0, bad=(20, 21)), id="two bad batches at a scale of 1"),
-            pytest.param(
-                training(300, fits=SCALE, floor=SCALE, bad=range(60, 301, 60)),
-                id="bad batches, a fixed scale",
-            ),
-            pytest.param(training(20, fits=SCALE), id="never skipped"),
-        ],
-    )
-    def test_a_scaler_at_work_passes(self, tmp_path: Path, honest: list[dict[str, Any]]) -> None:
-        assert faults(self.CODE, one_rank(tmp_path, *honest)) == [False]
+    def test_a_scaler_at_work_passes(self, tmp_path: Path) -> None:
+        cases = {
+            "first skips": training(40),
+            "many first skips": training(40, scale=2.0**32, fits=2.0**8),
+            "hysteresis": training(40, hysteresis=2),
+            "one after each growth, all along": training(300, growth=20),
+            "growth and hysteresis": training(300, growth=20, hysteresis=3),
+            "still settling": training(8, fits=1.0),
+            "a bad batch now and then": training(200, bad=range(50, 201, 50)),
+            "two bad batches at a scale of 1": training(60, scale=1.0, bad=(20, 21)),
+            "bad batches, a fixed scale": training(300, fits=SCALE, floor=SCALE, bad=range(60, 301, 60)),
+            "never skipped": training(20, fits=SCALE),
+        }
+        for case, honest in cases.items():
+            write_run(tmp_path / case, honest, 1)
+        assert faults_by_run(self.CODE, tmp_path) == {case: [False] for case in cases}
 
     def test_skips_at_the_floor_are_found(self, tmp_path: Path) -> None:
         """A layer returns NaN from attempt 11 on; 16 skips bring the scale to 1, and they go on."""

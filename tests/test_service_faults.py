@@ -68,7 +68,7 @@ def test_a_service_that_is_killed_loses_nothing_and_tells_nothing_twice(tmp_path
     until(lambda: all(map(is_gone, judging)), "end of those that judged")
     writer.write(8)
     writer.tear()
-    with serving(logs, tmp_path / "state", *options) as service:
+    with serving(logs, tmp_path / "state", *options, ready=False) as service:
         after = service.totals()
         assert {series: value for series, value in before.items() if after.get(series, 0.0) < value} == {}
         until(lambda: attempts(service) == 8, "eighth attempt")
@@ -77,7 +77,7 @@ def test_a_service_that_is_killed_loses_nothing_and_tells_nothing_twice(tmp_path
         before = service.totals()
         said.append(service.kill())
     writer.write(len(ATTEMPTS) + 1)
-    with serving(logs, tmp_path / "state", *options) as service:
+    with serving(logs, tmp_path / "state", *options, ready=False) as service:
         after = service.totals()
         assert {series: value for series, value in before.items() if after.get(series, 0.0) < value} == {}
         until(lambda: service.metric("accumaudit_files_at_rest") == 2, "end of the run")

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -15,13 +21,15 @@ from accumaudit.engine import check_paths
 from accumaudit.engine.findings import BROKEN, FAILED, NOT_CHECKED, PASSED
 from accumaudit.engine.ignoring import Ignore
 from accumaudit.service.judging.judge import Asked, Judge, Judgement
-from tests.judged import AT_ONCE, chunk_of, files_of, judged, portions, same
-from tests.records import write_run
+from tests.judged import AT_ONCE, PATIENCE, chunk_of, files_of, judged, portions, same
+from tests.records import START, write_run
 from tests.rulefiles import write_rule
 
 pytestmark = pytest.mark.slow  # the rules run in processes of their own, about a second each time
 
 TAIL = {"microbatches": 2, "total_weight": 0.5}
+
+Followed = dict[str, tuple[list[Judgement], list[Judgement]]]
 
 
 @pytest.fixture(scope="module")
@@ -47,24 +55,114 @@ def codes(said: list[Judgement]) -> list[str]:
     return [finding.code for one in said for finding in one.new]
 
 
-def test_a_fault_is_told_with_the_line_at_which_it_stands(judge: Judge, root: Path, folder: Path) -> None:
-    write_run(folder, [{}, TAIL, {}], close=False)
-    first = judged(judge, [chunk_of(root, file, 0, 2) for file in files_of(folder)])
-    then = judged(judge, [chunk_of(root, file, 2, 3) for file in files_of(folder)])
+@pytest.fixture(scope="module")
+def followed(root: Path, judge: Judge) -> Followed:
+    """What is said of several runs at two times, by their folders; all are judged together."""
+    files = {name: files_of(write_run(root / name, **run)) for name, run in FIRST.items()}
+    garble(files["garbled"][0])
+    cuts = {"faulty": (0, 2), "right": (0, 3)}
+    chunks = [chunk_of(root, file, *cuts.get(name, (0, None))) for name in files for file in files[name]]
+    first = judged(judge, chunks)
+    for name, run in LATER.items():
+        write_run(root / name, **run)
+    files["cut"][0].unlink()
+    write_run(root / "cut", 2, ranks=1, close=False)
+    chunks = [chunk_of(root, file, cuts[name][1]) for name in cuts for file in files[name]]
+    chunks += [
+        chunk_of(root, file) for name in LATER for file in files_of(root / name) if "bbbb" in file.name
+    ]
+    then = judged(judge, [*chunks, replace(chunk_of(root, files["cut"][0]), begins_anew=True)])
+    judge.finish("right")
+    then += judged(judge)
+    return {name: (of(name, first), of(name, then)) for name in FIRST}
+
+
+FIRST: Final[dict[str, dict[str, Any]]] = {
+    "faulty": {"updates": [{}, TAIL, {}], "close": False},
+    "right": {"updates": [{}, {"skipped": True}, {}, {}, {}, {}]},
+    "trained twice": {"updates": [TAIL, {}, {}]},
+    "resumed": {"updates": 3, "close": False},
+    "garbled": {"updates": [{}, TAIL], "ranks": 1},
+    "cut": {"updates": [{}, TAIL, {}], "ranks": 1, "close": False},
+}
+LATER: Final[dict[str, dict[str, Any]]] = {
+    "trained twice": {"updates": [{}, TAIL], "launch": "bbbb", "started_at": START + 50_000},
+    "resumed": {
+        "updates": [{}, TAIL],
+        "launch": "bbbb",
+        "first_update": 4,
+        "started_at": START + 50_000,
+        "resumed_from_update": 3,
+    },
+}
+
+
+def garble(file: Path) -> None:
+    """Put lines between the others that are no records."""
+    lines = file.read_bytes().split(b"\n")
+    file.write_bytes(b"\n".join([lines[0], b"\xff\xfe{", b"", lines[1], b'{"record": "upd', *lines[2:]]))
+
+
+def of(folder: str, said: list[Judgement]) -> list[Judgement]:
+    return [one for one in said if one.folder == folder]
+
+
+def test_a_fault_is_told_with_the_line_at_which_it_stands(root: Path, followed: Followed) -> None:
+    first, then = followed["faulty"]
     assert (codes(first), codes(then)) == ([], ["ACC101"])
     finding = then[0].new[0].verdict.finding
     assert finding is not None
     assert (finding.first_update, finding.examples[0].line) == (2, 3)
-    assert finding.examples[0].file == str(folder / "rank-00" / "00000.aaaa.jsonl")
+    assert finding.examples[0].file == str(root / "faulty" / "rank-00" / "00000.aaaa.jsonl")
 
 
-def test_attempts_are_told_once_each_in_their_order(judge: Judge, root: Path, folder: Path) -> None:
-    write_run(folder, 6)
-    said = [one for chunks in portions(root, folder, 3) for one in judged(judge, chunks)]
+def test_attempts_are_told_once_each_in_their_order(followed: Followed) -> None:
+    said = [*followed["right"][0], *followed["right"][1]]
     points = [point for one in said for point in one.points]
     assert [point.attempt_id for point in points] == [1, 2, 3, 4, 5, 6]
-    assert [point.total_weight for point in points] == pytest.approx([1.0] * 6)
+    assert [point.applied for point in points] == [True, False, True, True, True, True]
     assert [one.judged_through for one in said][-1] == 6
+
+
+def test_the_end_of_a_run_is_its_check(root: Path, followed: Followed) -> None:
+    (checked,) = check_paths([root / "right"]).runs
+    final = followed["right"][1][-1]
+    assert (final.final, final.whole, same(checked, final.report)) == (True, True, [])
+
+
+def test_a_second_training_in_the_same_folder_is_another_run(root: Path, followed: Followed) -> None:
+    first, second = followed["trained twice"]
+    names = [run.run_id for run in check_paths([root / "trained twice"]).runs]
+    assert names == ["trained twice", "trained twice#2"]
+    assert [one.run for one in first] == names[:1]
+    assert [one.run for one in second if one.points] == names[1:]
+    assert [point.launch for one in second for point in one.points] == [1, 1]
+    assert codes(second) == ["ACC101"]
+
+
+def test_a_resumed_launch_goes_on_in_the_same_run(followed: Followed) -> None:
+    _, said = followed["resumed"]
+    (finding,) = (view.verdict.finding for one in said for view in one.new)
+    assert {one.run for one in said} == {"resumed"}
+    assert finding is not None
+    assert (finding.first_update, finding.examples[0].launch) == (5, 2)
+    assert [(point.launch, point.update_id) for one in said for point in one.points] == [(2, 4), (2, 5)]
+
+
+def test_lines_that_are_no_records_are_told_with_their_places(root: Path, followed: Followed) -> None:
+    (said,), _ = followed["garbled"]
+    (checked,) = check_paths([root / "garbled"]).runs
+    assert said.report.unreadable == checked.unreadable
+    assert [one.line for one in checked.unreadable] == [2, 5]
+    assert [view.verdict.finding for view in said.new] == [
+        verdict.finding for verdict in checked.with_status(FAILED)
+    ]
+
+
+def test_what_was_cut_out_of_a_file_is_forgotten(followed: Followed) -> None:
+    first, then = followed["cut"]
+    assert codes(first) == ["ACC101"]
+    assert [(view.code, view.withdrawn) for view in then[-1].findings] == [("ACC101", True)]
 
 
 def test_a_run_that_outgrows_its_window_is_judged_on_without_telling_anything_again(
@@ -73,7 +171,7 @@ def test_a_run_that_outgrows_its_window_is_judged_on_without_telling_anything_ag
     write_run(folder, [TAIL if attempt % 3 == 2 else {} for attempt in range(24)], close=False)
     judge = Judge(root, limits=replace(AT_ONCE, records=12, slow_beat=60.0))
     try:
-        said = [one for chunks in portions(root, folder, 4) for one in judged(judge, chunks)]
+        said = [one for chunks in portions(root, folder, 3) for one in judged(judge, chunks)]
         (checked,) = check_paths([folder]).runs
         assert not said[-1].whole
         assert codes(said) == ["ACC101"]
@@ -90,42 +188,6 @@ def test_a_run_that_outgrows_its_window_is_judged_on_without_telling_anything_ag
         assert (final.final, codes([final]), same(checked, final.report)) == (True, [], [])
     finally:
         judge.close()
-
-
-def test_the_end_of_a_run_is_its_check(judge: Judge, root: Path, folder: Path) -> None:
-    write_run(folder, [{}, {"skipped": True}, TAIL, {}])
-    judged(judge, [chunk_of(root, file) for file in files_of(folder)])
-    judge.finish(folder.name)
-    (final,) = judged(judge)
-    (checked,) = check_paths([folder]).runs
-    assert (final.final, final.whole, same(checked, final.report)) == (True, True, [])
-
-
-def test_a_second_training_in_the_same_folder_is_another_run(judge: Judge, root: Path, folder: Path) -> None:
-    write_run(folder, [TAIL, {}, {}])
-    first = judged(judge, [chunk_of(root, file) for file in files_of(folder)])
-    write_run(folder, [{}, TAIL], launch="bbbb", started_at=1_700_050_000.0)
-    second = judged(judge, [chunk_of(root, file) for file in files_of(folder) if "bbbb" in file.name])
-    names = [run.run_id for run in check_paths([folder]).runs]
-    assert names == [folder.name, f"{folder.name}#2"]
-    assert [one.run for one in first] == names[:1]
-    assert [one.run for one in second if one.points] == names[1:]
-    assert [point.launch for one in second for point in one.points] == [1, 1]
-    assert codes(second) == ["ACC101"]
-
-
-def test_a_resumed_launch_goes_on_in_the_same_run(judge: Judge, root: Path, folder: Path) -> None:
-    write_run(folder, 3, close=False)
-    judged(judge, [chunk_of(root, file) for file in files_of(folder)])
-    write_run(
-        folder, [{}, TAIL], launch="bbbb", first_update=4, started_at=1_700_050_000.0, resumed_from_update=3
-    )
-    said = judged(judge, [chunk_of(root, file) for file in files_of(folder) if "bbbb" in file.name])
-    (finding,) = (view.verdict.finding for one in said for view in one.new)
-    assert {one.run for one in said} == {folder.name}
-    assert finding is not None
-    assert (finding.first_update, finding.examples[0].launch) == (5, 2)
-    assert [(point.launch, point.update_id) for one in said for point in one.points] == [(2, 4), (2, 5)]
 
 
 def test_a_rank_that_lags_is_waited_with_and_then_left_behind(root: Path, folder: Path) -> None:
@@ -152,7 +214,7 @@ def test_a_rank_that_lags_is_waited_with_and_then_left_behind(root: Path, folder
 
 def test_another_process_goes_on_where_the_first_was_killed(root: Path, folder: Path) -> None:
     write_run(folder, [{}, TAIL, {}, {}, TAIL, {}, TAIL, {}], close=False)
-    limits = replace(AT_ONCE, records=8)
+    limits = replace(AT_ONCE, records=8, slow_beat=60.0)
     files = files_of(folder)
     first = Judge(root, limits=limits)
     try:
@@ -246,28 +308,6 @@ def test_a_broken_rule_is_told_as_broken_and_thresholds_and_ignores_hold(
     }
 
 
-def test_lines_that_are_no_records_are_told_with_their_places(judge: Judge, root: Path, folder: Path) -> None:
-    file = files_of(write_run(folder, [{}, TAIL], ranks=1))[0]
-    lines = file.read_bytes().split(b"\n")
-    file.write_bytes(b"\n".join([lines[0], b"\xff\xfe{", b"", lines[1], b'{"record": "upd', *lines[2:]]))
-    said = judged(judge, [chunk_of(root, file)])
-    (checked,) = check_paths([folder]).runs
-    assert said[-1].report.unreadable == checked.unreadable
-    assert [one.line for one in checked.unreadable] == [2, 5]
-    assert [view.verdict.finding for view in said[-1].new] == [
-        verdict.finding for verdict in checked.with_status(FAILED)
-    ]
-
-
-def test_what_was_cut_out_of_a_file_is_forgotten(judge: Judge, root: Path, folder: Path) -> None:
-    (file,) = files_of(write_run(folder, [{}, TAIL, {}], ranks=1, close=False))
-    judged(judge, [chunk_of(root, file)])
-    file.unlink()
-    write_run(folder, 2, ranks=1, close=False)
-    said = judged(judge, [replace(chunk_of(root, file), begins_anew=True)])
-    assert [(view.code, view.withdrawn) for view in said[-1].findings] == [("ACC101", True)]
-
-
 def test_a_large_backlog_is_judged_from_the_files_and_then_the_newest(root: Path, folder: Path) -> None:
     write_run(folder, [TAIL if attempt == 5 else {} for attempt in range(60)], ranks=1, close=False)
     judge = Judge(root, limits=replace(AT_ONCE, records=4))
@@ -282,11 +322,77 @@ def test_a_large_backlog_is_judged_from_the_files_and_then_the_newest(root: Path
 
 def test_rules_of_scope_run_see_one_rank_alone_where_the_record_is_large(root: Path, folder: Path) -> None:
     write_run(folder, [{"loss": [7.0] * 4, "reported_loss": 0.0}] * 40, close=False)
-    judge = Judge(root, limits=replace(AT_ONCE, records=12, thin=1000 * 40))
+    judge = Judge(root, limits=replace(AT_ONCE, records=12, thin=1000 * 40, slow_beat=60.0))
     try:
-        said = [one for chunks in portions(root, folder, 4) for one in judged(judge, chunks)]
+        said = [one for chunks in portions(root, folder, 2) for one in judged(judge, chunks)]
     finally:
         judge.close()
     statuses = {verdict.code: verdict for verdict in said[-1].report.verdicts}
     assert statuses["ACC303"].status == PASSED
     assert statuses["ACC905"].status == NOT_CHECKED
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from accumaudit.service.judging.judge import Judge
+from tests.judged import chunk_of, files_of
+
+root = Path(sys.argv[1])
+judge = Judge(root)
+for file in files_of(root):
+    judge.take(chunk_of(root, file))
+judge.turn(0.0)
+print(judge.pids[0], flush=True)
+time.sleep(60)
+"""
+
+
+def test_nothing_is_left_behind_when_the_service_is_killed(tmp_path: Path) -> None:
+    write_run(tmp_path / "logs" / "run", 2)
+    (tmp_path / "tmp").mkdir()
+    service = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "logs")],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    with service:
+        assert service.stdout is not None
+        child = int(service.stdout.readline())
+        service.kill()
+    end = time.monotonic() + PATIENCE
+    while (Path(f"/proc/{child}").exists() or any((tmp_path / "tmp").iterdir())) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_nothing_is_left_behind_after_close(
+    root: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(folder, 2)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    judge = Judge(root, limits=AT_ONCE)
+    for file in files_of(folder):
+        judge.take(chunk_of(root, file))
+    judge.turn(0.0)
+    (pid,) = judge.pids
+    judge.close()
+    assert list(tmp_path.iterdir()) == []
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_run_whose_files_are_gone_at_its_end_keeps_what_was_said(root: Path, folder: Path) -> None:
+    write_run(folder, [TAIL, *[{}] * 12], ranks=1)
+    judge = Judge(root, limits=replace(AT_ONCE, records=4, slow_beat=60.0))
+    try:
+        judged(judge, [chunk_of(root, file) for file in files_of(folder)])
+        shutil.rmtree(folder)
+        judge.finish(folder.name)
+        (final,) = judged(judge)
+    finally:
+        judge.close()
+    assert final.final
+    assert [view.code for view in final.findings] == ["ACC101"]
+    assert final.report.remarks[-1].startswith("the whole record was not judged at its end: ")
+    assert "no such file or folder" in final.report.remarks[-1]

@@ -11,6 +11,7 @@ import pytest
 from accumaudit.engine.catalogue import load_rules
 from accumaudit.engine.judge import audit
 from accumaudit.ledger.reader import read_ledger
+from accumaudit.service.judging.windows import Window
 from accumaudit.service.lines import Chunk, Line
 from accumaudit.service.runs import Run, Runs
 from accumaudit.service.snapshot import BROKEN_OFF, FINISHED, RUNNING, SILENT, RunView, Snapshot
@@ -160,3 +161,120 @@ class TestState:
             list(runs.take(Chunk(run="run", file="x", lines=(line,)), 0.0))
             runs["run"].settle(1.0)
             assert runs["run"].state == (RUNNING if rank == 0 else BROKEN_OFF)
+
+
+def fed(runs: Runs, *records: dict[str, Any], folder: str = "run") -> None:
+    """Give records as lines of one file."""
+    lines = tuple(Line(number, json.dumps(record).encode()) for number, record in enumerate(records, 1))
+    list(runs.take(Chunk(run=folder, file="x", lines=lines), 0.0))
+
+
+def begins(token: str, rank: int = 0, **fields: Any) -> dict[str, Any]:
+    return {"record": "run", "launch": token, "rank": rank, **fields}
+
+
+def updates(token: str, attempt: int, rank: int = 0, optimizer: int = 0, **fields: Any) -> dict[str, Any]:
+    whose = {"launch": token, "rank": rank, "optimizer": optimizer, "attempt_id": attempt}
+    return {"record": "update", **whose, "optimizer_update_id": attempt, **fields}
+
+
+class TestBounds:
+    """What hostile records may cost."""
+
+    def test_launches_without_end_cost_no_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("runs", "counters"):
+            monkeypatch.setattr(f"accumaudit.service.{module}.LAUNCHES", 10)
+        runs = Runs("logs", 100)
+        for number in range(50):
+            resumed = begins(f"{number}", resumed_from_update=1)
+            fed(runs, resumed, updates(f"{number}", 1, microbatches=1))
+        known = runs._folders["run"]
+        assert len(known.order) == len(known.launches) == len(known.current) == 10
+        assert len(runs["run"].optimizers[0].launches) == 10
+        assert (runs["run"].launches, runs["run"].optimizers[0].attempts) == (50, 50)
+        assert len(runs.saved("run")["tokens"]) == 10
+
+    def test_ranks_without_end_cost_no_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("runs", "counters"):
+            monkeypatch.setattr(f"accumaudit.service.{module}.RANKS", 10)
+        runs = Runs("logs", 100)
+        for rank in range(10**15, 10**15 + 50):
+            fed(runs, begins("a", rank), updates("a", 1, rank, microbatches=1))
+            fed(runs, {"record": "mark", "kind": "close", "launch": "a", "rank": rank, "finished": True})
+        run, known = runs["run"], runs._folders["run"]
+        kept = (known.current, known.order[0].ranks, run.ranks.closed, run.ranks.views, run.ranks.token_ranks)
+        assert [len(one) for one in kept] == [10] * len(kept)
+        assert run.optimizers[0].microbatches == 50
+        again = Runs("logs", 100)
+        again.restore({"run": runs.saved("run")}, 0.0)
+        lines = [Line(1, json.dumps(updates("a", 1, rank)).encode()) for rank in range(50)]
+        list(again.take(Chunk(run="run", file="x", lines=tuple(lines), again=True), 0.0))
+        assert len(again["run"].ranks.views) == 10
+
+    def test_optimizers_and_names_are_bounded(self) -> None:
+        runs = Runs("logs", 100)
+        described = [{"index": number, "class": "x" * 10_000} for number in range(1_000)]
+        fed(runs, begins("a", optimizers=described, wrapper="y" * 10_000))
+        assert len(runs["run"].optimizers) == 64
+        assert {len(one.name) for one in runs["run"].optimizers.values()} == {200}
+        assert len(runs["run"].wrapper or "") == 200
+
+    def test_a_folder_that_begins_anew_again_and_again_has_no_more_runs_than_may_be(self) -> None:
+        runs = Runs("logs", 5)
+        for number in range(20):
+            fed(runs, begins(f"{number}", started_at=1e5 * number), updates(f"{number}", 1))
+        assert list(runs) == ["run", "run#2", "run#3", "run#4", "run#5"]
+        assert runs["run#5"].launches == 16
+
+
+class TestWindow:
+    """The same for what waits to be judged."""
+
+    def test_launches_without_end_cost_no_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("accumaudit.service.judging.windows.LAUNCHES", 10)
+        window = Window("run", "run")
+        for number in range(50):
+            give(window, begins(f"{number}", started_at=1e3 * number), updates(f"{number}", 1))
+        assert len(window.launches) == len(window._latest) == 10
+        assert window.incomplete == {"run"}
+
+    def test_ranks_without_end_cost_no_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("accumaudit.service.judging.launches.RANKS", 10)
+        monkeypatch.setattr("accumaudit.service.judging.launches.MARKS", 10)
+        window = Window("run", "run")
+        mark = {"record": "mark", "kind": "close", "launch": "a"}
+        give(window, *(mark | {"rank": rank} for rank in range(10**15, 10**15 + 50)))
+        give(window, *(updates("a", 1, rank) for rank in range(50)))
+        (launch,) = window.launches
+        assert (len(launch.closed), len(launch.tracks[0].last), window.records) == (10, 10, 20)
+        assert launch.dropped
+
+
+def give(window: Window, *records: dict[str, Any]) -> None:
+    lines = tuple(Line(number, json.dumps(record).encode()) for number, record in enumerate(records, 1))
+    window.take(Chunk(run="run", file="x", lines=lines), 0.0)
+
+
+class TestRestart:
+    def test_the_last_of_more_than_nine_runs_in_a_folder_goes_on(self) -> None:
+        runs = Runs("logs", 100)
+        for number in range(12):
+            fed(runs, begins(f"{number}", started_at=1e5 * number), updates(f"{number}", 1))
+        saved = {name: json.loads(json.dumps(runs.saved(name))) for name in sorted(runs)}
+        again = Runs("logs", 100)
+        again.restore(saved, 0.0)
+        fed(again, updates("lost", 7))
+        assert again["run#12"].launches == 2
+
+    def test_a_run_that_was_silent_stays_so_until_it_is_heard(self) -> None:
+        runs = Runs("logs", 100)
+        fed(runs, begins("a"), updates("a", 1, window_seconds=1e300))
+        assert not runs["run"].settle(24 * 3600.0)
+        assert runs["run"].settle(2 * 24 * 3600.0)
+        again = Runs("logs", 100)
+        again.restore({"run": runs.saved("run")}, 5.0)
+        assert not again["run"].settle(6.0)
+        assert again["run"].state == SILENT
+        fed(again, updates("a", 2))
+        assert again["run"].settle(6.0)
+        assert again["run"].state == RUNNING

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -176,6 +178,10 @@ class Falling(Listening):
         super().found(run, finding)
 
 
+def falls(*_: object) -> None:
+    raise ValueError("fell")
+
+
 class Stumbling(Idle):
     """Raises in turn whatever is given."""
 
@@ -203,14 +209,27 @@ class TestErrors:
             assert len(watched.snapshot.troubles) == 1
             told = "judging failed (OSError: [Errno 28] No space left on device)"
             assert told in watched.snapshot.troubles[0]
-            monkeypatch.setattr(judge, "take", [].index)
+            monkeypatch.setattr(judge, "take", falls)
             writer.write(4)
             watched.watch.turn()
-            assert "keeping records to be judged failed (ValueError" in watched.snapshot.troubles[1]
+            assert "keeping records to be judged failed (ValueError" in watched.snapshot.troubles[-1]
             assert attempts(watched) == 4
-            monkeypatch.setattr(judge, "keep_from", [].pop)
+            monkeypatch.setattr(judge, "keep_from", falls)
             watched.watch.turn()
             assert watched.snapshot.run("run") is not None
+
+    def test_whoever_asks_while_runs_change_is_answered(self, logs: Path) -> None:
+        writer = Writer(logs / "run", [{}] * 40)
+        with Watched(logs, judge=Idle(logs)) as watched, ThreadPoolExecutor(2) as others:
+            writer.write(1)
+            watched.watch.turn()
+            asked = [others.submit(shown, watched.board) for _ in range(10)]
+            for attempt in range(2, 41):
+                writer.write(attempt)
+                watched.watch.turn()
+            answers = [one.result() for one in asked]
+            assert all("accumaudit_attempts_total" in answer for answer in answers)
+            assert attempts(watched) == 40
 
     def test_a_listener_that_raises_keeps_nothing_from_the_others(self, logs: Path) -> None:
         Writer(logs / "run", ATTEMPTS).write(DONE)
@@ -267,7 +286,7 @@ class TestRestart:
         monkeypatch.setattr("accumaudit.service.runs.SILENCE", -1.0)
         with Watched(logs, tmp_path / "state") as watched:
             watched.until(lambda: watched.snapshot.intake.files_at_rest == 4, "ends of the runs")
-            watched.watch._save()
+            watched.stop()
         monkeypatch.undo()
         limits = Limits(retain_ended=0.0)
         with Watched(logs, tmp_path / "state", judge=Idle(logs)) as watched:
@@ -280,8 +299,12 @@ class TestRestart:
         with Watched(logs, tmp_path / "state", limits, judge=Idle(logs)) as watched:
             watched.watch.turn()
             watched.watch.turn()
+            assert len(watched.snapshot.runs) == 2  # their ends may be still to be judged
+        with Watched(logs, tmp_path / "state", limits) as watched:
+            watched.watch.turn()
+            watched.watch.turn()
             assert watched.snapshot.runs == ()
-            watched.watch._save()
+            watched.stop()
         with Watched(logs, tmp_path / "state", judge=Idle(logs)) as watched:
             watched.watch.turn()
             assert watched.snapshot.runs == ()
@@ -292,7 +315,7 @@ class TestRestart:
         write_run(logs / "run", 3)
         with Watched(logs, state, judge=Idle(logs)) as watched:
             watched.watch.turn()
-            watched.watch._save()
+            watched.stop()
         connection = sqlite3.connect(state)
         connection.execute("UPDATE kept SET value = '{}' WHERE kind = 'runs'")
         connection.commit()
@@ -310,10 +333,10 @@ class TestGarbage:
         b'{"record": "update", "launch": "aaaa", "rank": 0, "attempt_id": ' + b"9" * 5_000 + b"}",
         b'{"record": ["update"], "launch": {}}',
         b'"a"' * 10,
-        b'{"record": "update", "launch": "' + b"x" * 1_000 + b'", "rank": 0, "optimizer": 0, "attempt_id": 1}',
+        b'{"record": "update", "launch": "' + b"x" * 999 + b'", "rank": 0, "optimizer": 0, "attempt_id": 1}',
         b"x" * (17 << 20),
     )
-    WRONG = (
+    WRONG: tuple[Any, ...] = (
         *(None, True, -1, 2**53, 2**63, 1e308, -1e308, "NaN", "x" * 10_000),
         *([], [[]], {}, {"a": [1]}, "\ud800"),
     )
@@ -324,7 +347,8 @@ class TestGarbage:
         for record in records:
             lines += [
                 json.dumps(record | {field: wrong}).encode()
-                for field in record.keys() - {"schema"}  # a later one is refused
+                for field in record
+                if field != "schema"  # a later one is refused
                 for wrong in (self.WRONG if field in READ else self.WRONG[:4])
             ]
         lines += [
@@ -342,7 +366,7 @@ class TestGarbage:
             assert len(self.LINES) < intake.malformed_records < len(lines) - 10_000
             assert len(watched.view().optimizers) <= 64
             assert shown(watched.board)
-            watched.watch._save()
+            watched.stop()
             assert watched.snapshot.troubles == ()
         with Watched(logs, tmp_path / "state", judge=Idle(logs)) as watched:
             watched.watch.turn()

@@ -318,3 +318,23 @@ def test_a_book_that_was_saved_goes_on(catalogue: Catalogue) -> None:
     assert (other.findings, other.verdicts) == (book.findings, book.verdicts)
     new = other.take_window(report(catalogue, code, [4, 6]), found(code, [4, 6]), {(1, 0): 3}, 3.0)
     assert (new, told(other)) == ([], [(code, 3, 6, False)])
+
+
+def test_a_copy_of_old_lines_makes_no_rank_late() -> None:
+    window = window_of(4, 2)
+    window.advance(0.0, PATIENCE)
+    window.take(replace(chunk(0, build_run(4, 2)[0]), file="run/rank-00/backup.jsonl"), 1.0)
+    window.advance(1.0, PATIENCE)
+    assert only(window).late == set()
+
+
+def test_a_restored_window_is_whole_only_when_its_lines_have_been_read_again() -> None:
+    window = window_of(3, 1)
+    window.advance(0.0, PATIENCE)
+    saved = json.loads(json.dumps(window.saved()))
+    other = Window("run", "run")
+    other.restore(saved)
+    assert not other.finish()
+    other.advance(0.0, PATIENCE)
+    other.take(chunk(0, build_run(3, 1, close=False)[0], again=True), 0.0)
+    assert other.finish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from accumaudit.ledger.columns import TYPES
 from accumaudit.ledger.reader import read_ledger
 from accumaudit.ledger.schema import FIELDS
 from tests.records import Record, build_run, to_line, write_records, write_run
-from tests.tables import Rows, by_rank, column, query, windows
+from tests.tables import Rows, by_rank, column, query, windows, windows_by_run
 
 pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
 
@@ -162,26 +163,25 @@ class TestLayouts:
                     line[name] = None
         path.write_text("".join(map(to_line, lines)))
 
-    @pytest.mark.parametrize(
-        ("sizes", "ranks"),
-        [
-            ((1, 4, 1, 1, 1), 4),
-            ((1, 2, 1, 1, 3), 2),
-            ((1, 2, 2, 1, 1), 4),
-            ((1, 1, 1, 3, 1), 3),
-            ((2, 2, 1, 1, 1), 2),
-            ((2, 2, 2, 1, 2), 4),
-            ((3, 1, 1, 1, 2), 1),
-        ],
-    )
-    def test_token_ranks(self, tmp_path: Path, sizes: Sequence[int], ranks: int) -> None:
-        run = self.write(tmp_path / "run", sizes)
-        world = query(run, "SELECT max(world_size), count_if(tokens_rank) FROM runs")
-        assert world == [(sizes[0] * sizes[1] * sizes[2] * sizes[3] * sizes[4], ranks)]
-        assert (
-            windows(run, "token_ranks, complete, weight_cause, ranks_missing")
-            == [(ranks, True, "right", [])] * 2
-        )
+    def test_token_ranks(self, tmp_path: Path) -> None:
+        cases = {
+            (1, 4, 1, 1, 1): 4,
+            (1, 2, 1, 1, 3): 2,
+            (1, 2, 2, 1, 1): 4,
+            (1, 1, 1, 3, 1): 3,
+            (2, 2, 1, 1, 1): 2,
+            (2, 2, 2, 1, 2): 4,
+            (3, 1, 1, 1, 2): 1,
+        }
+        for sizes in cases:
+            self.write(tmp_path / str(sizes), sizes)
+        counted = "SELECT run_id, max(world_size), count_if(tokens_rank) FROM runs GROUP BY run_id"
+        assert {run_id: tuple(counts) for run_id, *counts in query(tmp_path, counted)} == {
+            str(sizes): (math.prod(sizes), ranks) for sizes, ranks in cases.items()
+        }
+        assert windows_by_run(tmp_path, "token_ranks, complete, weight_cause, ranks_missing") == {
+            str(sizes): [(ranks, True, "right", [])] * 2 for sizes, ranks in cases.items()
+        }
 
     def test_the_loss_may_be_in_another_stage(self, tmp_path: Path) -> None:
         """A pipeline in the shape of a V ends where it began."""
@@ -210,33 +210,28 @@ class TestLayouts:
 
 
 class TestWords:
-    @pytest.mark.parametrize(
-        ("events", "word"),
-        [
-            ("ZfbFBO", "ZfbFBO"),
-            ("Zfb{fb}61fbFBO", "Z" + "fb" * 63 + "FBO"),
-            ("S{S}998SZFBO", "S" * 1000 + "ZFBO"),
-            ("ZFB{FB}3FBO{S}2S", "ZFBFBFBFBFBOSSS"),
-            ("{fb}0fb", "fb"),
-            ("(ZFB)O", "(ZFB)O"),
-            ("", ""),
-            (None, None),
-            ("fb{fb}FB", None),
-            ("fb{fbFB", None),
-            ("fb}61FB", None),
-            ("fb{f{b}2}3FB", None),
-            ("fb{fb}99999999999999999999FB", None),
-            ("fb{fb}9999999FB", None),
-            ("{fb}1999999{fb}1999999", None),
-            ("{}3fb", "fb"),
-        ],
-    )
-    def test_repeated_groups_are_written_out(
-        self, tmp_path: Path, events: str | None, word: str | None
-    ) -> None:
-        run = write_run(tmp_path / "run", [{"events": events}])
-        assert query(run, "SELECT DISTINCT word, events FROM updates") == [(word, events)]
-        assert column(run, "word") == [word]
+    def test_repeated_groups_are_written_out(self, tmp_path: Path) -> None:
+        words: dict[str | None, str | None] = {
+            "ZfbFBO": "ZfbFBO",
+            "Zfb{fb}61fbFBO": "Z" + "fb" * 63 + "FBO",
+            "S{S}998SZFBO": "S" * 1000 + "ZFBO",
+            "ZFB{FB}3FBO{S}2S": "ZFBFBFBFBFBOSSS",
+            "{fb}0fb": "fb",
+            "(ZFB)O": "(ZFB)O",
+            "": "",
+            None: None,
+            "fb{fb}FB": None,
+            "fb{fbFB": None,
+            "fb}61FB": None,
+            "fb{f{b}2}3FB": None,
+            "fb{fb}99999999999999999999FB": None,
+            "fb{fb}9999999FB": None,
+            "{fb}1999999{fb}1999999": None,
+            "{}3fb": "fb",
+        }
+        run = write_run(tmp_path / "run", [{"events": events} for events in words])
+        assert dict(query(run, "SELECT DISTINCT events, word FROM updates")) == words
+        assert column(run, "word") == [*words.values()]
 
     def test_a_closure_is_seen(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", [{"events": "(ZFBZFB)O"}, {}, {"events": None}])

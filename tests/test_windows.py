@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.records import Record, write_run
-from tests.tables import by_rank, column, windows
+from tests.tables import by_rank, column, windows, windows_by_run
 
 pytestmark = pytest.mark.slow  # a ledger read for each of many small questions
 
@@ -57,9 +57,8 @@ class TestWeights:
             (None, None, None),
         ]
 
-    @pytest.mark.parametrize(
-        "fields",
-        [
+    def test_what_one_rank_does_not_know_the_window_does_not_know(self, tmp_path: Path) -> None:
+        cases: list[dict[str, Any]] = [
             by_rank({"loss_weight": None}),
             by_rank({"loss_weight": [0.1, None, 0.1, 0.1]}),
             by_rank({"loss_weight": [0.1, float("nan"), 0.1, 0.1]}),
@@ -67,13 +66,13 @@ class TestWeights:
             by_rank({"weight_uniform": None}),
             {"on": {0: None}},
             {"skipped": True},
-        ],
-    )
-    def test_what_one_rank_does_not_know_the_window_does_not_know(
-        self, tmp_path: Path, fields: dict[str, Any]
-    ) -> None:
+        ]
+        for place, fields in enumerate(cases):
+            write_run(tmp_path / str(place), [fields])
         columns = "total_weight, distortion_min, weight_cause, weight_factors"
-        assert windows(write_run(tmp_path / "run", [fields]), columns) == [(None, None, None, None)]
+        assert windows_by_run(tmp_path, columns) == {
+            str(place): [(None, None, None, None)] for place in range(len(cases))
+        }
 
     def test_a_divisor_that_is_not_known_leaves_the_total_unknown(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", 1, on={1: {"gradient_divisor": None}})
@@ -140,26 +139,26 @@ class TestCauses:
         self.run = write_run(tmp_path / "run", updates, **fields)
         return column(self.run, "weight_cause")
 
-    @pytest.mark.parametrize(
-        ("total", "factors"),
-        [
-            (4.0, ["G"]),
-            (0.25, ["1/G"]),
-            (2.0, ["W"]),
-            (0.5, ["1/W"]),
-            (8.0, ["G*W"]),
-            (0.125, ["1/(G*W)"]),
-            (4.007, ["G"]),
-            (1.0019, []),
-            (4.2, []),
-            (0.3, []),
-            (-1.0, []),
-        ],
-    )
-    def test_factors(self, tmp_path: Path, total: float, factors: list[str]) -> None:
-        cause = "right" if abs(total - 1) < 0.002 else factors[0] if factors else "unexplained"
-        assert self.causes(tmp_path, [{"total_weight": total}]) == [cause]
-        assert column(self.run, "weight_factors") == [factors]
+    def test_factors(self, tmp_path: Path) -> None:
+        cases: dict[float, list[str]] = {
+            4.0: ["G"],
+            0.25: ["1/G"],
+            2.0: ["W"],
+            0.5: ["1/W"],
+            8.0: ["G*W"],
+            0.125: ["1/(G*W)"],
+            4.007: ["G"],
+            1.0019: [],
+            4.2: [],
+            0.3: [],
+            -1.0: [],
+        }
+        for total in cases:
+            write_run(tmp_path / str(total), [{"total_weight": total}])
+        assert windows_by_run(tmp_path, "weight_cause, weight_factors") == {
+            str(total): [(factors[0] if factors else "right" if total == 1.0019 else "unexplained", factors)]
+            for total, factors in cases.items()
+        }
 
     def test_all_factors_that_fit_are_listed_and_the_nearest_is_the_cause(self, tmp_path: Path) -> None:
         assert self.causes(tmp_path, [{"total_weight": 0.5}], accumulation_steps=2) == ["1/G"]
@@ -185,30 +184,28 @@ class TestCauses:
     def test_a_tail(self, tmp_path: Path) -> None:
         assert self.causes(tmp_path, self.TAIL) == ["right", "tail"]
 
-    @pytest.mark.parametrize(
-        ("before", "tail", "cause"),
-        [
-            pytest.param({}, 0.25, "tail", id="divided by G"),
-            pytest.param({}, 1.0, "right", id="divided by m"),
-            pytest.param(
-                {"total_weight": 0.3}, 0.3, "unexplained", id="a coefficient that all windows share"
-            ),
-            pytest.param({"total_weight": 0.3}, 0.075, "tail", id="the share of a coefficient"),
-            pytest.param({"total_weight": 0.5}, 0.5, "1/W", id="a fault that all windows share"),
-            pytest.param({"total_weight": 8.0}, 2.0, "W", id="nothing was divided, by ranks"),
-            pytest.param({"skipped": True}, 0.25, "tail", id="after a skip"),
-            pytest.param({"total_weight": 932.0}, 206.0 + 10.0, "unexplained", id="sums"),
-            pytest.param({"total_weight": 466.0}, 108.0, "unexplained", id="sums over the ranks' mean"),
-            pytest.param({}, 0.9, "unexplained", id="nearer to 1"),
-            pytest.param({"microbatches": 3, "total_weight": 0.3}, 0.25, "tail", id="after a short window"),
-            pytest.param({"loss_weight": None}, 0.25, "tail", id="after an unknown window"),
-        ],
-    )
-    def test_what_is_a_tail_and_what_is_not(
-        self, tmp_path: Path, before: dict[str, Any], tail: float, cause: str
-    ) -> None:
-        short = {"microbatches": 1, "valid_tokens": [108.0], "total_weight": tail}
-        assert self.causes(tmp_path, [before, short])[-1] == cause
+    def test_what_is_a_tail_and_what_is_not(self, tmp_path: Path) -> None:
+        cases: dict[str, tuple[dict[str, Any], float, str]] = {
+            "divided by G": ({}, 0.25, "tail"),
+            "divided by m": ({}, 1.0, "right"),
+            "a coefficient that all windows share": ({"total_weight": 0.3}, 0.3, "unexplained"),
+            "the share of a coefficient": ({"total_weight": 0.3}, 0.075, "tail"),
+            "a fault that all windows share": ({"total_weight": 0.5}, 0.5, "1/W"),
+            "nothing was divided, by ranks": ({"total_weight": 8.0}, 2.0, "W"),
+            "after a skip": ({"skipped": True}, 0.25, "tail"),
+            "sums": ({"total_weight": 932.0}, 206.0 + 10.0, "unexplained"),
+            "sums over the ranks' mean": ({"total_weight": 466.0}, 108.0, "unexplained"),
+            "nearer to 1": ({}, 0.9, "unexplained"),
+            "after a short window": ({"microbatches": 3, "total_weight": 0.3}, 0.25, "tail"),
+            "after an unknown window": ({"loss_weight": None}, 0.25, "tail"),
+        }
+        for case, (before, tail, _) in cases.items():
+            short = {"microbatches": 1, "valid_tokens": [108.0], "total_weight": tail}
+            write_run(tmp_path / case, [before, short])
+        found = windows_by_run(tmp_path, "weight_cause")
+        assert {case: rows[-1] for case, rows in found.items()} == {
+            case: (cause,) for case, (_, _, cause) in cases.items()
+        }
 
     def test_nothing_divided_in_a_tail(self, tmp_path: Path) -> None:
         updates = [{"total_weight": 4.0}, {"microbatches": 3, "total_weight": 3.0}]
@@ -465,9 +462,8 @@ class TestReplicas:
         run = write_run(tmp_path / "run", [update], ranks=4, on=on, **declared)
         assert windows(run, "param_digests, probe_spread") == [(1, 0.0)]
 
-    @pytest.mark.parametrize(
-        ("slices", "spread"),
-        [
+    def test_probes(self, tmp_path: Path) -> None:
+        cases: list[tuple[Sequence[list[Any] | None], float | None]] = [
             (([1.0, -4.0], [1.0, -4.0], [1.0, -4.0]), 0.0),
             (([1.0, -4.0], [1.0, -4.0], [1.4, -4.0]), 0.1),
             (([0.0, 0.0], [0.0, 0.0], [0.0, 0.0]), 0.0),
@@ -477,12 +473,10 @@ class TestReplicas:
             (([1.0, float("inf")], [1.0, float("inf")], [1.0, 7.0]), 0.0),
             (([1.0], None, None), None),
             (([], [], []), None),
-        ],
-    )
-    def test_probes(self, tmp_path: Path, slices: Sequence[list[float] | None], spread: float | None) -> None:
-        update = by_rank(*({"probe_gradient": values} for values in slices))
-        (found,) = column(write_run(tmp_path / "run", [update], ranks=3), "probe_spread")
-        assert found == (spread if spread is None else pytest.approx(spread))
+        ]
+        updates = [by_rank(*({"probe_gradient": values} for values in slices)) for slices, _ in cases]
+        found = column(write_run(tmp_path / "run", updates, ranks=3), "probe_spread")
+        assert found == [spread if spread is None else pytest.approx(spread) for _, spread in cases]
 
     def test_slices_of_different_parameters_are_not_compared(self, tmp_path: Path) -> None:
         update = by_rank(

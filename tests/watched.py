@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -104,6 +105,12 @@ class Watched:
     def caught_up(self) -> bool:
         """Whether everything was read and judged."""
         return self.snapshot.ready and self.judge.idle
+
+    def stop(self) -> None:
+        """End it as a service manager does: what is known is saved."""
+        stop = threading.Event()
+        stop.set()
+        self.watch.run(stop)
 
     def kill(self) -> None:
         """End it without a word: nothing is saved."""

@@ -35,6 +35,9 @@ SMALL: Final = 4 * 2**20
 UNUSED_OPTIMIZERS: Final = ("join_order", "statistics_propagation")
 """Steps of planning that small input is not worth: they take a sixth of a rule's time, and save none."""
 
+GATHERED: Final = (8, 64 * 2**20)
+"""From so many files on, and up to so many bytes, the lines of all files are brought together first."""
+
 PACKED: Final = 8
 """How many times as long JSON is as its compressed form, about."""
 
@@ -64,6 +67,14 @@ JSON_SCAN: Final = f"""
 SMALL_JSON_SCAN: Final = f"""
     SELECT file_index, unnest(TRY(from_json(json, {columns.STRUCTURE})))
     FROM read_ndjson_objects($1, {_OPTIONS})
+"""
+# Columns are worked out for some lines of one file at a time, which for a few costs as much as for thousands.
+GATHER: Final = f"""
+    CREATE TEMP TABLE gathered AS SELECT file_index, json FROM read_ndjson_objects($1, {_OPTIONS})
+"""
+GATHERED_SCAN: Final = f"""
+    SELECT file_index + len($1::VARCHAR[]) AS file_index, unnest(TRY(from_json(json, {columns.STRUCTURE})))
+    FROM gathered
 """
 PARQUET_SCAN: Final = """
     SELECT file_index, %(columns)s FROM read_parquet($1, hive_partitioning = false)
@@ -288,10 +299,18 @@ class _Loader:
             self._scan_json(paths, sources, kind, LINE_LIMITS[1])
 
     def _scan_json(self, paths: Sequence[str], sources: Sequence[Source], kind: Kind, limit: int) -> None:
-        compression = "uncompressed" if kind == "plain" else kind
-        scan = JSON_SCAN if sum(map(_length, sources)) > SMALL * len(sources) else SMALL_JSON_SCAN
+        options = {"compression": "uncompressed" if kind == "plain" else kind, "limit": limit}
         patterns = [_pattern(path) for path in paths]
-        self._insert(scan % {"compression": compression, "limit": limit}, patterns, sources)
+        length = sum(map(_length, sources))
+        if len(sources) >= GATHERED[0] and length <= GATHERED[1]:
+            self._connection.execute(GATHER % options, [patterns])
+            try:
+                self._insert(GATHERED_SCAN, [], sources)
+            finally:
+                self._connection.execute("DROP TABLE gathered")
+        else:
+            scan = JSON_SCAN if length > SMALL * len(sources) else SMALL_JSON_SCAN
+            self._insert(scan % options, patterns, sources)
 
     def _insert(self, scan: str, patterns: Sequence[str], sources: Sequence[Source]) -> None:
         self._insert_rows(scan, patterns, [source.id for source in sources])
@@ -340,11 +359,14 @@ class _Loader:
 def _groups(sources: Sequence[Source]) -> Iterator[list[Source]]:
     """Files that are read by one statement: few enough that their records fit beside those before."""
     group: list[Source] = []
+    room = PART
     for source in sources:
-        if group and sum(map(_length, [*group, source])) > PART:
+        length = _length(source)
+        if group and length > room:
             yield group
-            group = []
+            group, room = [], PART
         group.append(source)
+        room -= length
     yield group
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -317,7 +318,7 @@ def _distinct_names(runs: Sequence[Path]) -> list[str]:
     """Each run's name, with as many of its parents before it as tell equal names apart."""
     names = [_name(run) for run in runs]
     for length in range(2, 1 + max((len(run.parts) for run in runs), default=0)):
-        repeated = {name for name in names if names.count(name) > 1}
+        repeated = {name for name, count in Counter(names).items() if count > 1}
         if not repeated:
             break
         names = [

@@ -94,7 +94,7 @@ class Commands:
             name, line = given
             try:
                 self._run(name, line)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # whatever it is, the command is run for those that wait
                 log.warning("the command could not be run for %s: %s", name, printable(str(error)))
 
     def _next(self) -> tuple[str, bytes] | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from accumaudit.service.snapshot import (
@@ -168,7 +169,7 @@ class Optimizer:
         return {
             **plain,
             "launches": {token: asdict(launch) for token, launch in self.launches.items()},
-            "history": [asdict(point) for point in self.history],
+            "history": list(map(_values, self.history)),
         }
 
     @classmethod
@@ -178,9 +179,19 @@ class Optimizer:
             **{
                 **saved,
                 "launches": {token: _Launch(**launch) for token, launch in saved["launches"].items()},
-                "history": deque((Point(**point) for point in saved["history"]), maxlen=HISTORY),
+                "history": deque((_point(values) for values in saved["history"]), maxlen=HISTORY),
             }
         )
+
+
+_POINT_FIELDS: Final = tuple(one.name for one in fields(Point))
+
+_values: Final = attrgetter(*_POINT_FIELDS)
+"""Of a point, in the order of its fields: many are saved, and often."""
+
+
+def _point(values: Sequence[Any]) -> Point:
+    return Point(**dict(zip(_POINT_FIELDS, values, strict=True)))
 
 
 def rank_view(record: Record, rank: int, optimizer: int) -> RankView:

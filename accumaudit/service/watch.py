@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,9 @@ BEAT: Final = 1.0
 
 SAVE: Final = 5.0
 """Seconds from one saving to the next; a finding that grows is saved at once."""
+
+JUDGED_BY: Final = 3600.0
+"""Seconds, beyond those that it is shown, that the end of a run may wait to be judged."""
 
 COUNTS: Final = ("bytes", "records", "malformed")
 """What is counted of what is read."""
@@ -89,7 +93,7 @@ class Watch:
         loaded = store.load() if store else {}
         try:
             self._restore(loaded)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(
                 f"{store and store.path}: the state cannot be used ({type(error).__name__}: {error}); move "
                 "the file away to begin anew: the logs are read again, and findings are told again"
@@ -135,7 +139,7 @@ class Watch:
         with self._troubles.caught("judging"):
             news.extend(self._keep(judgement) for judgement in self._judge.turn(now))
         new = [(judgement.run, one.code) for judgement, _ in news for one in judgement.new]
-        if self._grew or not self._ready or time.monotonic() - self._saved_at > SAVE:
+        if new or self._grew or not self._ready or time.monotonic() - self._saved_at > SAVE:
             self._save(new)
         with self._troubles.caught("putting up what is known"):
             self._board.publish(self._snapshot(now))
@@ -153,20 +157,24 @@ class Watch:
             chunks = self._follower.turn()
             self._counts["bytes"] += self._follower.bytes - before
             self._ready = self._ready or self._follower.caught_up
-        refused = set()
         chunks.sort(key=lambda chunk: chunk.run)  # a folder that makes room for another has given its lines
-        for chunk in chunks:
+        refused = {chunk.run for chunk in chunks if not self._take(chunk, now)}
+        with self._troubles.caught("making room"):
+            for folder in refused if self._ready else ():
+                if not self._runs.is_full or self._let_oldest_go():
+                    self._runs.welcome(folder)
+                    self._follower.remove(folder)  # when it is written again, it is read from its first line
+
+    def _take(self, chunk: Chunk, now: float) -> bool:
+        """Count the lines of a chunk and hand them on; whether its folder is not one of those left out."""
+        with self._troubles.caught("making room"):
             if not self._admits(chunk.run):
-                refused.add(chunk.run)
-                continue
-            with self._troubles.caught("keeping records to be judged"):
-                self._judge.take(chunk)
-            with self._troubles.caught("counting records"):
-                self._take(chunk, now)
-        for folder in refused if self._ready else ():
-            if not self._runs.is_full or self._let_oldest_go():
-                self._runs.welcome(folder)
-                self._follower.remove(folder)  # it is read from its first line on when it is written again
+                return False
+        with self._troubles.caught("keeping records to be judged"):
+            self._judge.take(chunk)
+        with self._troubles.caught("counting records"):
+            self._count(chunk, now)
+        return True
 
     def _admits(self, folder: str) -> bool:
         """Whether a folder has a run; a new one takes the place of what ended long ago."""
@@ -174,7 +182,7 @@ class Watch:
             self._let_oldest_go()
         return self._runs.admit(folder)
 
-    def _take(self, chunk: Chunk, now: float) -> None:
+    def _count(self, chunk: Chunk, now: float) -> None:
         """Count the lines of a chunk."""
         for run, record in self._runs.take(chunk, time.monotonic()):
             self._unsaved.add(run.name)
@@ -189,11 +197,15 @@ class Watch:
             for name, run in self._runs.items():
                 if run.settle(time.monotonic()):
                     self._turn_state(name, run)
-            limit = time.monotonic() - self._limits.retain_ended
-            ended = {self._runs[name].folder for name, since in self._ended.items() if since < limit}
-            for folder in ended:
-                if all(self._ended.get(run.name, limit) < limit for run in self._runs.in_folder(folder)):
+            for folder in {self._runs[name].folder for name in self._ended if self._is_over(name)}:
+                if all(self._is_over(run.name) for run in self._runs.in_folder(folder)):
                     self._let_go(folder)
+
+    def _is_over(self, name: str) -> bool:
+        """Whether a run has been shown for long enough after its end, and its end was judged."""
+        judged = self._judged.get(name)
+        shown = time.monotonic() - self._ended.get(name, math.inf) - self._limits.retain_ended
+        return shown > (0 if judged is not None and judged.final else JUDGED_BY)
 
     def _turn_state(self, name: str, run: Run) -> None:
         """A run has ended, or goes on."""

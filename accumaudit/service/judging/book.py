@@ -184,13 +184,13 @@ class Book:
         """All of it as JSON."""
         return {
             "lowest": [[*place, first] for place, first in self._lowest.items()],
-            "verdicts": [wire.to_json(one) for one in self._verdicts.values()],
+            "verdicts": [wire.verdict_json(one) for one in self._verdicts.values()],
             "entries": [
                 {
-                    **wire.to_json(entry.view),
+                    **wire.finding_json(entry.view),
                     "inside": [[*spot, update] for spot, update in entry.inside.items()],
-                    "current": None if entry.current is None else wire.to_json(entry.current),
-                    "settled": None if entry.settled is None else wire.to_json(entry.settled),
+                    "current": None if entry.current is None else wire.verdict_json(entry.current),
+                    "settled": None if entry.settled is None else wire.verdict_json(entry.settled),
                 }
                 for entry in self._entries.values()
             ],

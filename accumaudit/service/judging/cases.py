@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from accumaudit.engine.findings import RunReport, UnreadableLine
 from accumaudit.ledger.sources import unique
@@ -16,6 +16,9 @@ from accumaudit.service.judging.launches import Missed
 from accumaudit.service.judging.setup import Setup
 from accumaudit.service.judging.windows import Window
 from accumaudit.service.snapshot import FindingView, Point
+
+NAMED: Final = 16
+"""Ranks that a remark names; more are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,7 @@ class Case:
 
     def saved(self) -> dict[str, Any]:
         """All of it as JSON."""
-        report = None if self.report is None else {**wire.to_json(self.report), "verdicts": []}
+        report = None if self.report is None else wire.report_json(replace(self.report, verdicts=()))
         return {
             "report": report,
             "book": self.book.saved(),
@@ -109,6 +112,7 @@ class Cases(Mapping[str, Case]):
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._cases: dict[str, Case] = {}
+        self._by_folder: dict[str, dict[str, Case]] = {}
 
     def __getitem__(self, name: str) -> Case:
         return self._cases[name]
@@ -122,16 +126,21 @@ class Cases(Mapping[str, Case]):
     def of(self, name: str, folder: str) -> Case:
         """The run of this name, new where there is none."""
         if name not in self._cases:
-            self._cases[name] = Case(name, folder, Book(self._setup.catalogue))
+            case = self._cases[name] = Case(name, folder, Book(self._setup.catalogue))
+            self._by_folder.setdefault(folder, {})[name] = case
         return self._cases[name]
 
     def in_folder(self, folder: str) -> list[Case]:
         """The runs of a folder."""
-        return [case for case in self._cases.values() if case.folder == folder]
+        return list(self._by_folder.get(folder, {}).values())
 
     def forget(self, name: str) -> None:
         """Drop a run."""
-        self._cases.pop(name, None)
+        case = self._cases.pop(name, None)
+        if case is not None:
+            del self._by_folder[case.folder][name]
+            if not self._by_folder[case.folder]:
+                del self._by_folder[case.folder]
 
     def names(self, key: str, run: str, folder: str, answered: Mapping[str, Said]) -> dict[str, Said]:
         """What was said of the runs that came out of one, which the process called `key`, by their names."""
@@ -155,7 +164,8 @@ class Cases(Mapping[str, Case]):
         ]
         passed_over = sum(launch.passed_over for launch in launches)
         if passed_over:
-            remarks.append(f"{plural(passed_over, 'attempt')} came faster than attempts could be judged")
+            which = f"{plural(passed_over, 'attempt')} {'was' if passed_over == 1 else 'were'}"
+            remarks.append(f"{which} not judged yet: more came at once than can be kept")
         if not whole:
             told, skipped = case.attempts, case.skipped
             one = replace(one, attempts=told, recorded=told, skipped=skipped, updates=told - skipped)
@@ -193,5 +203,6 @@ def remark(missed: Missed) -> str:
     """`attempts 120 to 140 were judged without rank 3`."""
     one = missed.first == missed.last
     which = f"attempt {missed.first} was" if one else f"attempts {missed.first} to {missed.last} were"
-    ranks = f"rank{'s' if len(missed.ranks) > 1 else ''} {spans(missed.ranks)}"
-    return f"{which} judged without {ranks if missed.ranks else 'ranks that have not written'}"
+    if len(missed.ranks) > NAMED:
+        return f"{which} judged without {len(missed.ranks):,} ranks"
+    return f"{which} judged without rank{'s' if len(missed.ranks) > 1 else ''} {spans(missed.ranks)}"

@@ -1,7 +1,7 @@
-"""`python -m accumaudit.service.judging.child SPOOL`: judges what it is asked to, one request a line.
+"""`python -m accumaudit.service.judging.child SPOOL PID`: judges what it is asked to, one request a line.
 
-A request names a folder and the settings; the answer is a line too. The process ends when its input does,
-and takes the spool with it.
+A request names folders and settings; the answer is a line too. The process ends when its input does; where
+the service, whose process PID is, has died, it takes the spool with it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from accumaudit.engine.judge import audit
 from accumaudit.engine.rule import RuleError
 from accumaudit.ledger import loading
 from accumaudit.ledger.reader import LedgerError, read_ledger
-from accumaudit.service.judging import thin
-from accumaudit.service.judging.wire import to_json
+from accumaudit.service.judging import thin, wire
 from accumaudit.service.points import points
 
 POINTS: Final = 20_000
@@ -43,11 +42,11 @@ FROM runs GROUP BY run_id, launch, launch_token ORDER BY ALL
 
 def main(arguments: list[str]) -> int:
     """Answer until the input ends."""
-    (spool,) = arguments
+    spool, service = Path(arguments[0]), int(arguments[1])
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(requests, Path(spool)), daemon=True).start()
+    threading.Thread(target=_read, args=(requests, spool, service), daemon=True).start()
     desk = Desk()
     while True:
         answer = desk.answer(json.loads(requests.get()))
@@ -55,12 +54,11 @@ def main(arguments: list[str]) -> int:
         sys.stdout.buffer.flush()
 
 
-def _read(requests: queue.SimpleQueue[bytes], spool: Path) -> None:
-    """Hand requests on; when the service is gone, end at once, whatever is being judged."""
-    parent = os.getppid()
+def _read(requests: queue.SimpleQueue[bytes], spool: Path, service: int) -> None:
+    """Hand requests on; when there are no more, end at once, whatever is being judged."""
     for line in sys.stdin.buffer:
         requests.put(line)
-    if os.getppid() != parent:
+    if os.getppid() != service:
         shutil.rmtree(spool, ignore_errors=True)
     os._exit(0)
 
@@ -99,7 +97,7 @@ class Desk:
     def _audit(self, places: list[Path], request: Mapping[str, Any]) -> list[dict[str, Any]]:
         if self._catalogue is None:
             self._catalogue = load_rules(*map(Path, request["rules"]))
-        loading.CONFIG["memory_limit"] = request["memory"]
+        loading.CONFIG.update(memory_limit=request["memory"], threads=1)
         with read_ledger(places) as ledger:
             names = _names(ledger.runs, request["names"])
             report = audit(
@@ -115,10 +113,10 @@ class Desk:
         return [
             {
                 "name": names[run.run_id],
-                "report": to_json(run),
+                "report": wire.report_json(run),
                 "found": {code: rows for (code, run_id), rows in attempts.items() if run_id == run.run_id},
                 "launches": [rest for run_id, *rest in launches if run_id == run.run_id],
-                "points": [to_json(one) for one in histories.get(run.run_id, [])[-POINTS:]],
+                "points": [wire.point_json(one) for one in histories.get(run.run_id, [])[-POINTS:]],
             }
             for run in report.runs
             if run.run_id in names

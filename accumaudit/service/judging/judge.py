@@ -56,6 +56,8 @@ class Judge:
         self._moving: dict[str, None] = {}
         """Folders in which something is to be judged, now or soon."""
         self._restored: list[Judgement] = []
+        self._grew = False
+        """Lines were taken since there was room for all."""
         self._cases = Cases(self._setup)
         self._newest = Newest(self._setup, self._cases)
         self._thorough = Thorough(self._setup, self._cases)
@@ -105,6 +107,7 @@ class Judge:
             for case in self._cases.in_folder(folder):
                 case.final = case.final and case.name != window.runs[-1]
         self._moving[folder] = None
+        self._grew = True
 
     def turn(self, now: float) -> list[Judgement]:
         """Go on without waiting: collect what was judged, and start what is due.
@@ -114,13 +117,16 @@ class Judge:
         """
         done = [*self._restored, *self._newest.collect(now), *self._thorough.collect(now)]
         self._restored.clear()
+        while self._newest.unended:
+            self._thorough.finish(self._newest.unended.pop())
         tick = self._setup.clock()
         for folder in list(self._moving):
             window = self._windows[folder]
             window.advance(tick, self._setup.limits.patience)
             if not window.moves and not self._newest.holds(folder):
                 del self._moving[folder]
-        self._shrink()
+        if self._grew or done:
+            self._shrink()
         self._thorough.start(self._windows, self._moving)
         self._newest.start(self._windows, [one for one in self._moving if not self._windows[one].is_behind])
         return done
@@ -138,7 +144,7 @@ class Judge:
         folder = self._folder_of(run)
         self._cases.forget(run)
         if folder is not None and not self._cases.in_folder(folder):
-            self._windows.pop(folder)
+            self._windows.pop(folder).forgotten = True
             self._moving.pop(folder, None)
             self._newest.forget(folder)
 
@@ -154,9 +160,8 @@ class Judge:
 
         None where nothing is to be known of a folder any more.
         """
-        folders = dict.fromkeys(self._folder_of(run) or self._setup.folder_of(run) for run in runs)
         saved: dict[str, Any] = {}
-        for folder in folders:
+        for folder in dict.fromkeys(folder for run in runs for folder in self._folders_of(run)):
             window = self._windows.get(folder)
             cases = {case.name: case.saved() for case in self._cases.in_folder(folder)}
             ends = self._thorough.is_ending(folder) or (window is not None and window.ends)
@@ -174,11 +179,12 @@ class Judge:
 
     def _folder_of(self, run: str) -> str | None:
         """The folder of a run, where it is known."""
-        if run in self._cases:
-            folder = self._cases[run].folder
-        else:
-            folder = run if run in self._windows else self._setup.folder_of(run)
-        return folder if folder in self._windows else None
+        return next((folder for folder in self._folders_of(run) if folder in self._windows), None)
+
+    def _folders_of(self, run: str) -> list[str]:
+        """The folder of a run; those that it may have where nothing was said of it, or not any more."""
+        case = self._cases.get(run)
+        return [case.folder] if case else self._setup.folders_of(run)
 
     def close(self) -> None:
         """End the processes; nothing stays behind."""
@@ -188,6 +194,7 @@ class Judge:
 
     def _shrink(self) -> None:
         """Let all windows together have the room that there is."""
+        self._grew = False
         limits, windows = self._setup.limits, list(self._windows.values())
         records = fair([window.records for window in windows], limits.records)
         size = fair([window.size for window in windows], limits.bytes)

@@ -92,10 +92,15 @@ class Track:
     def take(self, rank: int, attempt: int) -> None:
         """A rank has written an attempt."""
         self.last[rank] = max(attempt, self.last.get(rank, 0))
-        if attempt < self.through:
+        if self.last[rank] < self.through:
             self.late.add(rank)
-        elif rank in self.late and self.last[rank] >= self.through:
+        else:
             self.late.discard(rank)
+
+    @property
+    def newest(self) -> int:
+        """The newest attempt that any rank has written."""
+        return max(self.last.values(), default=0)
 
     def common(self) -> int:
         """The attempt up to which every rank that is waited with has written."""
@@ -151,12 +156,19 @@ class Launch:
     """Their bytes."""
     dropped: bool = False
     """Some of its lines are not kept any more."""
+    before: int = 0
+    """Lines that were kept when it was saved, and are to be read again."""
     passed_over: int = 0
     """Attempts that were dropped before they were judged."""
     patient: bool = True
     """Ranks that have not written at all are still waited for."""
     dirty: bool = False
     """There is something in it to judge anew."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every line is kept."""
+        return not self.dropped and self.records >= self.before
 
     @property
     def late(self) -> set[int]:
@@ -199,7 +211,7 @@ class Launch:
 
     def _mark(self, record: Mapping[str, Any], line: Kept) -> None:
         kind = record.get("kind")
-        if kind == "close":
+        if kind == "close" and len(self.closed) < RANKS:
             self.closed.add(record["rank"])
         if len(self.marks) >= MARKS:
             self.dropped = True
@@ -214,6 +226,9 @@ class Launch:
             self.dropped = True
             return
         track = self.tracks.setdefault(optimizer, Track())
+        if rank not in track.last and len(track.last) >= RANKS:
+            self.dropped = True
+            return
         track.take(rank, attempt)
         self.closed.discard(rank)
         if attempt < track.lowest:
@@ -235,7 +250,7 @@ class Launch:
         for optimizer, track in self.tracks.items():
             before = track.through
             if ended:
-                track.through = max(track.through, *track.last.values())
+                track.through = max(track.through, track.newest)
                 track.late.clear()
             else:
                 self._advance(optimizer, track, now - patience)
@@ -260,11 +275,11 @@ class Launch:
     def close(self) -> None:
         """Nothing more is waited for."""
         for track in self.tracks.values():
-            track.through = max(track.through, *track.last.values())
+            track.through = max(track.through, track.newest)
 
     def waiting(self) -> bool:
         """Whether an attempt has records and is not to be judged yet."""
-        return any(max(track.last.values()) > track.through for track in self.tracks.values())
+        return any(track.newest > track.through for track in self.tracks.values())
 
     def lines(self) -> Iterator[Kept]:
         """What can be judged."""
@@ -349,6 +364,7 @@ class Launch:
             ],
             "tracks": [[index, track.judged, track.lowest] for index, track in self.tracks.items()],
             "dropped": self.dropped,
+            "records": max(self.records, self.before),
             "passed_over": self.passed_over,
         }
 
@@ -357,7 +373,7 @@ class Launch:
         """The one that was saved; `place` gives the place of a file in the window's list."""
         launch = cls(token=saved["token"], started_at=saved["started_at"], run=saved["run"])
         launch.number, launch.dropped = saved["number"], saved["dropped"]
-        launch.passed_over = saved["passed_over"]
+        launch.passed_over, launch.before = saved["passed_over"], saved["records"]
         launch.starts = dict(saved["starts"])
         launch.closed = set(saved["closed"])
         for file, number_, text in saved["heads"]:

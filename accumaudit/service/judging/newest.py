@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from accumaudit.service.judging.asking import Part, said
+from accumaudit.service.judging.asking import Part, Said, said
 from accumaudit.service.judging.cases import Cases, Judgement
 from accumaudit.service.judging.setup import Setup
 from accumaudit.service.judging.spool import Spool
 from accumaudit.service.judging.windows import Window
-from accumaudit.service.judging.worker import Answer, Worker
+from accumaudit.service.judging.worker import Worker
 
 LONGEST_PAUSE: Final = 6
 """Doublings of the pause after which a run that cannot be judged is tried again."""
@@ -40,6 +40,8 @@ class Newest:
         """CPU time of the rules."""
         self.troubles: dict[str, str] = {}
         """Why folders cannot be judged."""
+        self.unended: list[str] = []
+        """Folders of whose end nothing was said, although it was asked for."""
 
     @property
     def busy(self) -> bool:
@@ -126,8 +128,17 @@ class Newest:
             self.forget(folder)
             if self._suspects and self._suspects[0] == folder:
                 self._suspects.popleft()
+        answered: dict[str, dict[str, Said]] = defaultdict(dict)
+        for one in answer["runs"]:
+            run_id = one["report"]["run_id"]
+            key = run_id.partition("#")[0]
+            answered[key][run_id] = said(one, self._setup.catalogue, spool.original, spool.retold)
         for key, part in parts.items():
-            yield from self._read(key, part, answer, spool, now)
+            if part.window.forgotten:
+                continue
+            yield from self._read(key, part, answered[key], now)
+            if part.ends and not any(case.final for case in self._cases.in_folder(part.window.folder)):
+                self.unended.append(part.window.folder)
 
     def _fail(self, folders: list[str], parts: Mapping[str, Part], why: str) -> None:
         """Judge the folders one by one from here on; leave one alone for a while that fails by itself."""
@@ -151,14 +162,9 @@ class Newest:
         for known in (self._failed, self._paused, self.troubles):
             known.pop(folder, None)
 
-    def _read(self, key: str, part: Part, answer: Answer, spool: Spool, now: float) -> Iterator[Judgement]:
+    def _read(self, key: str, part: Part, answered: Mapping[str, Said], now: float) -> Iterator[Judgement]:
         """What was said of one run, or of several where it turns out to be several."""
         folder = part.window.folder
-        catalogue = self._setup.catalogue
-        answered = {
-            one["report"]["run_id"]: said(one, catalogue, spool.original, spool.retold)
-            for one in answer["runs"]
-        }
         named = self._cases.names(key, part.run, folder, answered)
         if part.run in named:
             named[part.run] = named[part.run].moved(part.offset)

@@ -52,7 +52,7 @@ class Limits:
     """Seconds that ranks which are behind are waited with."""
     beat: float = 1.0
     """Seconds from one judgement's start to the next, at least."""
-    share: float = 1 / 3
+    share: float = 0.25
     """Of a core, for judging the newest attempts."""
     deadline: float = 120.0
     """Seconds that a judgement of the newest attempts may take."""
@@ -65,7 +65,7 @@ class Limits:
     """Bytes of a run above which one rank's record alone is read while the run runs."""
     whole: int = 16 * 2**30
     """Bytes of a run above which it is not read at its end either."""
-    memory: str = "1GB"
+    memory: str = "512MB"
     """The most that the database of a process that judges may take."""
 
 
@@ -87,7 +87,7 @@ class Setup:
         """The name of the first run in a folder."""
         return (self.root.resolve().name or "run") if folder == "." else folder
 
-    def folder_of(self, run: str) -> str:
-        """The folder of a run of this name that was not judged yet."""
-        first = run.rpartition("#")[0] if re.search(r"#\d+$", run) else run
-        return "." if first == self.home(".") else first
+    def folders_of(self, run: str) -> list[str]:
+        """The folders that a run of this name may lie in: the number may be a part of the folder's name."""
+        first = re.sub(r"#\d+$", "", run)
+        return list(dict.fromkeys([run, first, *(["."] if first == self.home(".") else [])]))

@@ -143,6 +143,8 @@ class Thorough:
             yield from self._not_read(reading, answer["error"])
             return
         for folder, part in reading.parts.items():
+            if part.window.forgotten:
+                continue
             yield from self._read(part, self._named(folder, answer), reading.final, answer, now)
 
     def _named(self, folder: str, answer: Answer) -> dict[str, Said]:

@@ -37,6 +37,8 @@ class Window:
         """The whole record was read, for attempts that were there before they could be judged one by one."""
         self.ends = False
         """Its runs have ended, and the next judgement of what is kept, which is all of them, is the last."""
+        self.forgotten = False
+        """Nothing is to be known of it any more, whatever is being judged."""
         self.incomplete: set[str] = set()
         """Runs whose first launches are not kept any more."""
         self._name = name
@@ -103,8 +105,16 @@ class Window:
             self._latest[token] = launch
             self.launches.append(launch)
             self.launches.sort(key=lambda one: (one.started_at, one.token))
-            del self.launches[:-LAUNCHES]
+            self._trim()
         return launch
+
+    def _trim(self) -> None:
+        """Forget the oldest launches where they are too many."""
+        for launch in self.launches[:-LAUNCHES]:
+            self.incomplete.add(launch.run)
+            if self._latest.get(launch.token) is launch:
+                del self._latest[launch.token]
+        del self.launches[:-LAUNCHES]
 
     def advance(self, now: float, patience: float) -> None:
         """See what can be judged by now."""
@@ -127,8 +137,8 @@ class Window:
 
     def is_whole(self, run: str) -> bool:
         """Whether every line of the run is kept."""
-        return run not in self.incomplete and not any(
-            launch.dropped for launch in self.launches if launch.run == run
+        return run not in self.incomplete and all(
+            launch.is_whole for launch in self.launches if launch.run == run
         )
 
     @property

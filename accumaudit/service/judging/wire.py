@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from accumaudit.engine.catalogue import Catalogue
@@ -19,36 +19,56 @@ from accumaudit.service.snapshot import FindingView, Point
 
 Json = Any
 
+_POINT: Final = tuple(one.name for one in fields(Point))
+
 _OF_RULE: Final = ("name", "summary", "fix")
 """What a verdict repeats of its rule."""
 
 
-def to_json(value: RunReport | Verdict | FindingView | Point) -> Json:
-    """The value without what its rules say anyway."""
-    return _slim(asdict(value))
+def report_json(report: RunReport) -> Json:
+    """A report as JSON."""
+    plain = asdict(replace(report, verdicts=()))
+    return {**plain, "verdicts": [verdict_json(one) for one in report.verdicts]}
 
 
-def _slim(value: Json) -> Json:
-    if isinstance(value, dict):
-        kept = {name: _slim(item) for name, item in value.items()}
-        if "fix" in kept and "code" in kept:
-            for name in _OF_RULE:
-                del kept[name]
-        return kept
-    if isinstance(value, list | tuple):
-        return [_slim(item) for item in value]
-    return value
+def verdict_json(verdict: Verdict) -> Json:
+    """A verdict as JSON, without what its rule says anyway."""
+    return {
+        "code": verdict.code,
+        "severity": verdict.severity,
+        "status": verdict.status,
+        "judged": verdict.judged,
+        "reason": verdict.reason,
+        "finding": verdict.finding and asdict(verdict.finding),
+        "ignored": [asdict(one) for one in verdict.ignored],
+    }
+
+
+def finding_json(view: FindingView) -> Json:
+    """A finding that was told, as JSON."""
+    return {
+        "verdict": verdict_json(view.verdict),
+        "first_seen": view.first_seen,
+        "last_seen": view.last_seen,
+        "withdrawn": view.withdrawn,
+    }
+
+
+def point_json(point: Point) -> Json:
+    """An attempt as JSON."""
+    return {name: getattr(point, name) for name in _POINT}
 
 
 def report(value: Mapping[str, Json], catalogue: Catalogue) -> RunReport:
     """The report of a run."""
     recorded = value["recorded_ranks"]
+    verdicts = [one for one in value["verdicts"] if one["code"] in catalogue]
     return RunReport(
         **{
             **value,
             "ranks": tuple(value["ranks"]),
             "recorded_ranks": None if recorded is None else tuple(recorded),
-            "verdicts": tuple(verdict(one, catalogue) for one in value["verdicts"]),
+            "verdicts": tuple(verdict(one, catalogue) for one in verdicts),
             "unreadable": tuple(UnreadableLine(**one) for one in value["unreadable"]),
             "remarks": tuple(value["remarks"]),
             "holes": tuple(value["holes"]),
@@ -74,11 +94,6 @@ def verdict(value: Mapping[str, Json], catalogue: Catalogue) -> Verdict:
 def _finding(value: Mapping[str, Json]) -> Finding:
     examples = tuple(Example(**one) for one in value["examples"])
     return Finding(**{**value, "ranks": tuple(value["ranks"]), "examples": examples})
-
-
-def finding_view(value: Mapping[str, Json], catalogue: Catalogue) -> FindingView:
-    """A finding that was told."""
-    return FindingView(**{**value, "verdict": verdict(value["verdict"], catalogue)})
 
 
 def point(value: Mapping[str, Json]) -> Point:

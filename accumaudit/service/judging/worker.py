@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -91,10 +92,11 @@ class _Process:
     def __init__(self, spool: Path) -> None:
         self.answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "accumaudit.service.judging.child", str(spool)],
+            [sys.executable, "-m", "accumaudit.service.judging.child", str(spool), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": str(spool)},  # what the database has no room for
         )
         self._reader = threading.Thread(target=self._read, name="accumaudit-judge", daemon=True)
         self._reader.start()

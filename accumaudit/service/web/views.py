@@ -269,6 +269,7 @@ def intake(seen: Intake) -> list[tuple[str, str]]:
         ("Files that could not be read", seen.read_errors),
         ("Times that the state could not be saved", seen.state_write_errors),
         ("Judgements that failed", seen.failed_judgements),
+        ("Errors in the service itself", seen.internal_errors),
         ("Runs beyond the limit", seen.runs_left_out),
     ]
     return rows + [(label, f"{count:,}") for label, count in oddities if count]
