@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,8 +52,10 @@ class Judge:
             limits=limits or Limits(),
             catalogue=catalogue,
             clock=clock,
-            folder=Path(tempfile.mkdtemp(prefix="accumaudit-judge-")),
+            folder=Path(tempfile.gettempdir(), f"accumaudit-judge-{secrets.token_hex(8)}"),
         )
+        # Where nobody calls close, as in a service that ends with an error.
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, self._setup.folder, ignore_errors=True)
         self._windows: dict[str, Window] = {}
         self._moving: dict[str, None] = {}
         """Folders in which something is to be judged, now or soon."""
@@ -190,7 +194,7 @@ class Judge:
         """End the processes; nothing stays behind."""
         self._newest.close()
         self._thorough.close()
-        shutil.rmtree(self._setup.folder, ignore_errors=True)
+        self._remove_folder()
 
     def _shrink(self) -> None:
         """Let all windows together have the room that there is."""

@@ -86,6 +86,7 @@ class Newest:
 
     def _ask(self, parts: dict[str, Part], spool: Spool, tick: float) -> None:
         try:
+            self._setup.folder.mkdir(mode=0o700, exist_ok=True)
             for key, part in parts.items():
                 lines = (line for launch in part.launches for line in launch.lines())
                 spool.add(key, lines, part.window.files)

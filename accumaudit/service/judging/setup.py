@@ -81,7 +81,7 @@ class Setup:
     clock: Callable[[], float]
     """Seconds that only grow."""
     folder: Path
-    """For what goes to the processes that judge."""
+    """For what goes to the processes that judge; made when one is needed, and removed with the last."""
 
     def home(self, folder: str) -> str:
         """The name of the first run in a folder."""

@@ -91,6 +91,7 @@ class _Process:
 
     def __init__(self, spool: Path) -> None:
         self.answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        spool.mkdir(mode=0o700, exist_ok=True)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "accumaudit.service.judging.child", str(spool), str(os.getpid())],
             stdin=subprocess.PIPE,
