@@ -412,6 +412,7 @@ class TestRuns:
             watched.watch.turn()
             assert watched.snapshot.intake.runs_left_out == 1
             open_runs[0].write(4)
+            watched.until(lambda: watched.view("a").state == FINISHED, "end of the first")
             open_runs[1].write(3)
             watched.until(lambda: watched.snapshot.intake.runs_left_out == 0, "room")
             open_runs[1].write(4)
