@@ -156,10 +156,13 @@ def serve() -> None:
     with process_group():
         for line in sys.stdin:
             request = json.loads(line)
+            environment = dict(os.environ)
             try:
                 answer = {"result": resolve(request["function"])(**request["arguments"])}
             except BaseException:
                 answer = {"error": traceback.format_exc()}
+            os.environ.clear()
+            os.environ.update(environment)  # Lightning takes WORLD_SIZE with it
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
 

@@ -1,7 +1,7 @@
-"""`python -m accumaudit.service.judging.child SPOOL PID`: judges what it is asked to, one request a line.
+"""`python -m accumaudit.service.judging.child SPOOL`: judges what it is asked to, one request a line.
 
-A request names folders and settings; the answer is a line too. The process ends when its input does; where
-the service, whose process PID is, has died, it takes the spool with it.
+A request names folders and settings; the answer is a line too. An empty line ends the process; where its input
+ends without one, the service has died, and the process takes the spool with it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ FROM runs GROUP BY run_id, launch, launch_token ORDER BY ALL
 
 def main(arguments: list[str]) -> int:
     """Answer until the input ends."""
-    spool, service = Path(arguments[0]), int(arguments[1])
+    (spool,) = map(Path, arguments)
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(requests, spool, service), daemon=True).start()
+    threading.Thread(target=_read, args=(requests, spool), daemon=True).start()
     desk = Desk()
     while True:
         answer = desk.answer(json.loads(requests.get()))
@@ -54,12 +54,13 @@ def main(arguments: list[str]) -> int:
         sys.stdout.buffer.flush()
 
 
-def _read(requests: queue.SimpleQueue[bytes], spool: Path, service: int) -> None:
+def _read(requests: queue.SimpleQueue[bytes], spool: Path) -> None:
     """Hand requests on; when there are no more, end at once, whatever is being judged."""
     for line in sys.stdin.buffer:
+        if not line.strip():
+            os._exit(0)
         requests.put(line)
-    if os.getppid() != service:
-        shutil.rmtree(spool, ignore_errors=True)
+    shutil.rmtree(spool, ignore_errors=True)
     os._exit(0)
 
 

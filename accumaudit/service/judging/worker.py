@@ -93,7 +93,7 @@ class _Process:
         self.answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         spool.mkdir(mode=0o700, exist_ok=True)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "accumaudit.service.judging.child", str(spool), str(os.getpid())],
+            [sys.executable, "-m", "accumaudit.service.judging.child", str(spool)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -118,6 +118,8 @@ class _Process:
         assert self._process.stdin is not None
         if kill:
             self._process.kill()
+        with contextlib.suppress(OSError):
+            self.write(b"\n")  # without it the process takes the service for dead
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         try:
