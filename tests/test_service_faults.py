@@ -161,3 +161,11 @@ def test_it_ends_when_told_to_while_a_judgement_hangs(tmp_path: Path) -> None:
     assert service.process.returncode == 0
     assert judging
     assert all(map(is_gone, judging))
+
+
+def test_a_folder_that_is_not_there_is_told_at_once_and_watched_when_it_comes(tmp_path: Path) -> None:
+    with serving(tmp_path / "logs", tmp_path / "state", ready=False) as service:
+        Writer(tmp_path / "logs" / "run", ATTEMPTS).write(1)
+        until(lambda: attempts(service) == 1, "attempt")
+        said = service.stop()
+    assert f"accumaudit: warning: there is no folder {tmp_path / 'logs'}; it is watched once" in said

@@ -276,6 +276,11 @@ def test_the_ranks_that_stand_apart_are_named_and_the_rest_counted(snapshot: Sna
     assert "grad_scale" not in values(text, "accumaudit_ranks_max", "field")
 
 
+def test_a_rank_whose_last_record_is_not_known_any_more_has_written_all_the_same(snapshot: Snapshot) -> None:
+    text = rendered(run_of(snapshot, ranks=(rank(0),)))
+    assert [*values(text, "accumaudit_ranks", "run").values()] == [2]
+
+
 def test_ranks_are_compared_at_the_same_attempt(snapshot: Snapshot) -> None:
     """A rank that is one attempt behind has another rate, and rightly so."""
     ranks = [rank(number) for number in range(5)] + [rank(5, attempt_id=2, learning_rate=2e-3)]

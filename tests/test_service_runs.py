@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from accumaudit.engine.catalogue import load_rules
 from accumaudit.engine.judge import audit
 from accumaudit.ledger.reader import read_ledger
+from accumaudit.service.folders import in_order
 from accumaudit.service.judging.windows import Window
 from accumaudit.service.lines import Chunk, Line
 from accumaudit.service.runs import Run, Runs
@@ -40,7 +42,7 @@ def chunks(folder: Path, *, again: bool = False) -> list[Chunk]:
 
 def counted(folder: Path, limit: int = 100) -> Runs:
     runs = Runs("logs", limit)
-    for chunk in chunks(folder):
+    for chunk in in_order(chunks(folder)):
         list(runs.take(chunk, 0.0))
     return runs
 
@@ -57,6 +59,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_run(folder / "resumed", 4, launch="b", first_update=4, **LATER, **RESUMED)
     write_run(folder / "anew", 3, launch="a")
     write_run(folder / "anew", 2, launch="b", **LATER)
+    write_run(folder / "attached-first", 5, launch="z", close=False)
+    write_run(folder / "attached-first", 4, launch="b", first_update=6, **LATER)
     write_run(folder / "same-token", 3, launch="a", close=False)
     write_run(folder / "same-token", 4, launch="a", first_update=4, **LATER, **RESUMED)
     return folder
@@ -69,7 +73,7 @@ def checked(folder: Path) -> Snapshot:
         return snapshot_of(ledger, audit(ledger, load_rules(), select=["ACC801"]), 0.0)
 
 
-NAMES = ("skips", "sparse", "open", "resumed", "anew", "anew#2", "same-token")
+NAMES = ("skips", "sparse", "open", "resumed", "anew", "anew#2", "attached-first", "same-token")
 
 
 def facts(run: Run) -> list[dict[str, Any]]:
@@ -112,6 +116,7 @@ class TestCounters:
         assert other is not None
         assert facts(run) == facts_checked(other)
         assert run.launches == other.launches
+        assert other.judged_through == max(view.attempt_id for view in other.ranks)
         assert [view.rank for view in run.rank_views()] == [view.rank for view in other.ranks]
         assert [view.attempt_id for view in run.rank_views()] == [view.attempt_id for view in other.ranks]
         assert [view.loss for view in run.rank_views()] == pytest.approx([view.loss for view in other.ranks])
@@ -139,7 +144,7 @@ class TestCounters:
 
     def test_runs_beyond_the_limit_are_left_out_and_counted(self, folder: Path) -> None:
         runs = counted(folder, limit=3)
-        assert (len(runs), runs.left_out) == (3, 4)
+        assert (len(runs), runs.left_out) == (3, 5)
 
 
 class TestState:
@@ -182,7 +187,7 @@ class TestBounds:
     """What hostile records may cost."""
 
     def test_launches_without_end_cost_no_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("runs", "counters"):
+        for module in ("folders", "counters"):
             monkeypatch.setattr(f"accumaudit.service.{module}.LAUNCHES", 10)
         runs = Runs("logs", 100)
         for number in range(50):
@@ -195,7 +200,7 @@ class TestBounds:
         assert len(runs.saved("run")["tokens"]) == 10
 
     def test_ranks_without_end_cost_no_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("runs", "counters"):
+        for module in ("runs", "folders", "counters"):
             monkeypatch.setattr(f"accumaudit.service.{module}.RANKS", 10)
         runs = Runs("logs", 100)
         for rank in range(10**15, 10**15 + 50):
@@ -253,6 +258,74 @@ class TestWindow:
 def give(window: Window, *records: dict[str, Any]) -> None:
     lines = tuple(Line(number, json.dumps(record).encode()) for number, record in enumerate(records, 1))
     window.take(Chunk(run="run", file="x", lines=lines), 0.0)
+
+
+class TestResume:
+    """Whether a launch resumes a run: its run line cannot tell where hooks are attached before a load."""
+
+    @pytest.mark.parametrize(
+        ("line", "name"),
+        [
+            (updates("b", 1), "run#2"),
+            (updates("b", 1, optimizer_update_id=2), "run"),
+            (updates("b", 1, optimizer_update_id=0, optimizer_step_skipped=True), "run#2"),
+            ({"record": "mark", "kind": "close", "launch": "b", "rank": 0}, "run"),
+            (
+                {
+                    "record": "mark",
+                    "kind": "declare",
+                    "launch": "b",
+                    "rank": 0,
+                    "name": '{"resumed_from_update": 1}',
+                },
+                "run",
+            ),
+            (begins("c", started_at=2e5), "run"),
+        ],
+    )
+    def test_what_follows_the_run_line_tells(self, line: dict[str, Any], name: str) -> None:
+        runs = Runs("logs", 100)
+        fed(runs, begins("a", wrapper="old"), updates("a", 1), begins("b", started_at=1e5, wrapper="ddp"))
+        assert (runs["run"].launches, runs["run"].wrapper) == (1, "old")
+        fed(runs, line, updates("b", 2))
+        assert list(runs) == ["run", "run#2"][: 1 + (name != "run")]
+        assert (runs[name].launches, runs[name].wrapper) == (2 if name == "run" else 1, "ddp")
+
+    def test_what_waits_for_it_costs_no_more_memory_than_may_be(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("accumaudit.service.runs.HELD", 3_000)
+        runs = Runs("logs", 100)
+        fed(runs, begins("a"), updates("a", 1), begins("b", started_at=1e5))
+        mark = {"record": "mark", "kind": "eval", "launch": "b", "rank": 0}
+        fed(runs, *(mark for _ in range(1_000)))
+        assert (runs["run"].launches, 0 < runs._held < 3_000) == (1, True)
+        fed(runs, *(begins("b", rank, started_at=1e5, padding="x" * 100) for rank in range(1, 50)))
+        assert (runs["run"].launches, runs._held) == (2, 0)
+        fed(runs, begins("c", started_at=2e5))
+        runs.forget("run")
+        assert runs._held == 0
+
+    def test_a_restart_before_it_is_told_changes_nothing(self) -> None:
+        runs = Runs("logs", 100)
+        fed(runs, begins("a"), updates("a", 1), begins("b", started_at=1e5))
+        again = Runs("logs", 100)
+        again.restore({"run": json.loads(json.dumps(runs.saved("run")))}, 0.0)
+        line = Line(1, json.dumps(begins("b", started_at=1e5, world_size=4)).encode())
+        list(again.take(Chunk(run="run", file="x", lines=(line,), again=True), 0.0))
+        fed(again, updates("b", 1))
+        assert [(run.launches, run.ranks.world_size) for run in again.values()] == [(1, None), (1, 4)]
+
+
+def test_files_come_as_their_launches_began_and_each_file_as_it_is_written() -> None:
+    def chunk(file: str, *lines: dict[str, Any], first: int = 1) -> Chunk:
+        numbered = (Line(number, json.dumps(line).encode()) for number, line in enumerate(lines, first))
+        return Chunk(run="run", file=file, lines=tuple(numbered), again=first == 1)
+
+    later, more = chunk("a", begins("x", started_at=9.0)), chunk("a", updates("x", 1), first=2)
+    earlier, known = chunk("b", begins("y", started_at=3.0)), chunk("c", updates("z", 7), first=8)
+    assert in_order([later, more, earlier, known]) == [known, earlier, later, more]
+    assert in_order([replace(more, run="q"), earlier]) == [replace(more, run="q"), earlier]
 
 
 class TestRestart:

@@ -85,6 +85,35 @@ def test_a_closed_launch_waits_for_nobody() -> None:
     assert attempts_of(window) == [0, 1, 2, 3]
 
 
+def test_marks_after_the_last_recorded_attempt_are_judged_at_the_end() -> None:
+    window = Window("run", "run")
+    for rank, records in build_run(6, 2, every=4).items():
+        window.take(chunk(rank, records), 0.0)
+    window.advance(0.0, PATIENCE)
+    assert attempts_of(window) == [0, 1, 5, 6]
+
+
+def test_the_files_of_ranks_that_were_not_closed_are_read_again_at_the_end() -> None:
+    assert window_of(2, 2, close=True).finish()
+    assert not window_of(2, 2, close=False).finish()
+
+
+def test_the_last_judgement_is_not_one_without_some_ranks() -> None:
+    records = build_run(3, 3)
+    records[1][3:4] = []
+    window = Window("run", "run")
+    for rank in (0, 2):
+        window.take(chunk(rank, records[rank]), 0.0)
+    window.take(chunk(1, records[1][:2]), 0.0)
+    window.advance(PATIENCE, PATIENCE)
+    (track,) = only(window).tracks.values()
+    assert [(one.first, one.last, one.ranks) for one in track.missed] == [(2, 3, (1,))]
+    window.take(chunk(1, records[1][2:], 3), PATIENCE)
+    window.advance(PATIENCE, PATIENCE)
+    assert window.finish()
+    assert track.missed == []
+
+
 def test_what_was_judged_gives_way_first_and_two_attempts_stay() -> None:
     window = window_of(10, 2)
     window.advance(0.0, PATIENCE)
@@ -98,6 +127,19 @@ def test_what_was_judged_gives_way_first_and_two_attempts_stay() -> None:
     assert attempts_of(window) == [0, 9, 10]
     assert only(window).passed_over == 1
     assert not window.is_whole("run")
+
+
+def test_the_first_attempt_that_is_kept_is_what_the_next_is_judged_by() -> None:
+    window = window_of(6, 2)
+    window.advance(0.0, PATIENCE)
+    launch = only(window)
+    assert launch.judged_from(0) == 0
+    launch.tracks[0].sent = launch.tracks[0].judged = 6
+    window.shrink(0, 0)
+    assert {attempt for _, attempt in launch.groups} == {5, 6}
+    assert launch.judged_from(0) == 6
+    launch.tracks[0].judged = 4
+    assert launch.judged_from(0) == 5
 
 
 def test_the_sum_of_what_is_kept_is_what_lies_in_it() -> None:
@@ -329,12 +371,12 @@ def test_a_copy_of_old_lines_makes_no_rank_late() -> None:
 
 
 def test_a_restored_window_is_whole_only_when_its_lines_have_been_read_again() -> None:
-    window = window_of(3, 1)
+    window = window_of(3, 1, close=True)
     window.advance(0.0, PATIENCE)
     saved = json.loads(json.dumps(window.saved()))
     other = Window("run", "run")
     other.restore(saved)
     assert not other.finish()
     other.advance(0.0, PATIENCE)
-    other.take(chunk(0, build_run(3, 1, close=False)[0], again=True), 0.0)
+    other.take(chunk(0, build_run(3, 1)[0], again=True), 0.0)
     assert other.finish()

@@ -86,7 +86,8 @@ def command(
     with _closing(judge), _store(logs, state) as store, _server(board, options) as server:
         listeners = _listeners(tensorboard, on_finding)
         watch = _watch(logs, board, judge, store, listeners, limits)
-        for warning in options.warnings:
+        missing = [] if logs.is_dir() else [f"there is no folder {logs}; it is watched once there is."]
+        for warning in (*options.warnings, *missing):
             click.echo(f"accumaudit: warning: {warning}", err=True)
         click.echo(f"accumaudit: watching {logs}, answering at {server.url}", err=True)
         watch.turn()

@@ -168,7 +168,8 @@ def run_values(run: RunView) -> Iterator[Value]:
         for state in STATES:
             yield names.RUN_STATE, (name, state), float(run.state == state)
     expected = report.world_size if report.recorded_ranks is None else len(report.recorded_ranks)
-    ranks = {view.rank for view in run.ranks} or set(report.ranks)
+    # The records of some ranks may lie so far back that a service started anew has not read them.
+    ranks = {view.rank for view in run.ranks} | set(report.ranks)
     single = (
         (names.LAUNCHES, run.launches),
         (names.STARTED, run.started_at),

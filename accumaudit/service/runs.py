@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from accumaudit.ledger.launches import JOIN_SECONDS
 from accumaudit.ledger.sources import unique
 from accumaudit.service.counters import (
     LONGEST_WAIT,
@@ -23,16 +21,17 @@ from accumaudit.service.counters import (
     number,
     rank_view,
 )
+from accumaudit.service.folders import Folder, Launch, starts_over
 from accumaudit.service.lines import Chunk
 from accumaudit.service.snapshot import RUNNING, FindingView, OptimizerView, Point, RankView
 
 KINDS: Final = ("run", "update", "mark")
 
-LAUNCHES: Final = 1_000
-"""Launches in one folder that are told apart; the newest."""
-
 OPTIMIZERS: Final = 64
 """Optimizers of a run that are told apart."""
+
+HELD: Final = 32 * 2**20
+"""Bytes of run lines that all launches may hold until they know their runs."""
 
 WIDEST_FOLDERS: Final = 100_000
 """Folders beyond the limit of runs that are counted."""
@@ -231,56 +230,6 @@ class Run:
         )
 
 
-@dataclass(slots=True, eq=False)
-class _Launch:
-    """Run lines of one token that begin together, as `check` joins them."""
-
-    token: str
-    key: str
-    run: str
-    started_at: float
-    ranks: dict[int, float | None] = field(default_factory=dict)
-    """When each rank began, where its run line has been seen."""
-
-    def holds(self, rank: int, started_at: float) -> bool:
-        """Whether a run line belongs to it: a rank that starts again begins another launch."""
-        together = abs(started_at - self.started_at) <= JOIN_SECONDS
-        return together and self.ranks.get(rank) in (None, started_at)
-
-
-@dataclass(slots=True)
-class _Folder:
-    """What is known of the launches in one folder."""
-
-    newest: str
-    """The run that began last."""
-    launches: dict[str, list[_Launch]] = field(default_factory=dict)
-    """By their token."""
-    order: deque[_Launch] = field(default_factory=deque)
-    """All of them, the oldest first."""
-    current: dict[tuple[str, int], _Launch] = field(default_factory=dict)
-    """The one that the lines of a token and rank belong to, from their last run line on."""
-
-    def add(self, launch: _Launch) -> None:
-        """Take in a launch; the oldest goes where they are too many."""
-        self.launches.setdefault(launch.token, []).append(launch)
-        self.order.append(launch)
-        if len(self.order) > LAUNCHES:
-            oldest = self.order.popleft()
-            rest = [one for one in self.launches.pop(oldest.token) if one is not oldest]
-            if rest:
-                self.launches[oldest.token] = rest
-            for rank in oldest.ranks:
-                if self.current.get((oldest.token, rank)) is oldest:
-                    del self.current[oldest.token, rank]
-
-    def place(self, token: str, rank: int, launch: _Launch) -> None:
-        """From here on the lines of a token and rank belong to this launch."""
-        if (token, rank) in self.current or len(self.current) < RANKS:
-            self.current[token, rank] = launch
-            launch.ranks.setdefault(rank, None)
-
-
 class Runs(Mapping[str, Run]):
     """All runs by name; at most so many, the rest are left out and counted."""
 
@@ -288,8 +237,10 @@ class Runs(Mapping[str, Run]):
         self._home = home
         self._limit = limit
         self._runs: dict[str, Run] = {}
-        self._folders: dict[str, _Folder] = {}
+        self._folders: dict[str, Folder] = {}
         self._left_out: set[str] = set()
+        self._held = 0
+        """Bytes of the lines that launches hold."""
 
     def __getitem__(self, name: str) -> Run:
         return self._runs[name]
@@ -320,12 +271,7 @@ class Runs(Mapping[str, Run]):
                 run = self._runs[self._folders[chunk.run].newest]
                 run.malformed += not chunk.again
             else:
-                launch = self._launch(chunk.run, record)
-                run = self._runs[launch.run]
-                if chunk.again:
-                    run.again(record, launch.key)
-                else:
-                    run.take(record, launch.key)
+                run = self._take(chunk.run, record, len(line.text), again=chunk.again)
             if not chunk.again:
                 run.heard_at = now
                 run.version += 1
@@ -359,9 +305,41 @@ class Runs(Mapping[str, Run]):
         """Drop the runs in a folder."""
         for run in self.in_folder(folder):
             del self._runs[run.name]
-        self._folders.pop(folder, None)
+        known = self._folders.pop(folder, None)
+        self._held -= sum(one.held_size for one in known.order) if known else 0
 
-    def _launch(self, folder: str, record: Record) -> _Launch:
+    def _take(self, folder: str, record: Record, size: int, *, again: bool) -> Run:
+        """Have the run of a record count it; the newest of the folder is given where there is none yet."""
+        launch, known = self._launch(folder, record), self._folders[folder]
+        if launch.held is not None:
+            anew = starts_over(record)
+            if anew is None and self._held + size <= HELD:
+                if record["record"] == "run":  # a mark that does not tell is not counted either
+                    launch.held.append(record)
+                    launch.held_size += size
+                    self._held += size
+                return self._runs[known.newest]
+            self._decide(known, launch, anew is True)
+        run = self._runs[launch.run]
+        if again:
+            run.again(record, launch.key)
+        else:
+            run.take(record, launch.key)
+        return run
+
+    def _decide(self, known: Folder, launch: Launch, anew: bool) -> None:
+        """Give a launch its run, another one where it starts over and there is room, and what was held."""
+        newest = self._runs[known.newest]
+        has_attempts = any(one.attempts for one in newest.optimizers.values())
+        if anew and has_attempts and not self.is_full:
+            self._add(unique(self._first(newest.folder), self._runs), newest.folder)
+        self._held -= launch.held_size
+        held, launch.held, launch.held_size = launch.held or [], None, 0
+        self._enter(known, launch)
+        for record in held:
+            self._runs[launch.run].take(record, launch.key)
+
+    def _launch(self, folder: str, record: Record) -> Launch:
         """The launch of a record; a run line may begin one."""
         token, rank, known = record["launch"], record["rank"], self._folders[folder]
         launches = known.launches.get(token, [])
@@ -369,8 +347,9 @@ class Runs(Mapping[str, Run]):
             started_at = number(record.get("started_at")) or 0.0
             launch = next((one for one in launches if one.holds(rank, started_at)), None)
             if launch is None:
-                self._open_run(folder, record)
-                launch = self._begin(known, token, started_at)
+                for earlier in [one for one in known.order if one.held is not None]:
+                    self._decide(known, earlier, anew=False)
+                launch = self._begin(known, token, started_at, starts_over(record))
             known.place(token, rank, launch)
             if rank in launch.ranks:
                 launch.ranks[rank] = started_at
@@ -382,17 +361,21 @@ class Runs(Mapping[str, Run]):
                 known.place(token, rank, launch)
         return launch
 
-    def _begin(self, known: _Folder, token: str, started_at: float) -> _Launch:
-        run = self._runs[known.newest]
-        run.launches += 1
-        launch = _Launch(token, f"{token} {run.launches}", run.name, started_at)
+    def _begin(self, known: Folder, token: str, started_at: float, anew: bool | None = False) -> Launch:
+        """A launch that is the newest run's, or waits until its records tell."""
+        launch = Launch(token, "", "", started_at)
+        if anew is None and self._runs[known.newest].launches:
+            launch.held = []
+        else:
+            self._enter(known, launch)
         known.add(launch)
         return launch
 
-    def _open_run(self, folder: str, record: Record) -> None:
-        """Open another run in the folder where a launch starts over, if there is room for it."""
-        if not self.is_full and _starts_over(record, self._runs[self._folders[folder].newest]):
-            self._add(unique(self._first(folder), self._runs), folder)
+    def _enter(self, known: Folder, launch: Launch) -> None:
+        """Make a launch the newest run's."""
+        run = self._runs[known.newest]
+        run.launches += 1
+        launch.run, launch.key = run.name, f"{launch.token} {run.launches}"
 
     def _first(self, folder: str) -> str:
         """The name of the first run in a folder."""
@@ -400,7 +383,7 @@ class Runs(Mapping[str, Run]):
 
     def _add(self, name: str, folder: str) -> None:
         self._runs[name] = Run(name=name, folder=folder)
-        self._folders.setdefault(folder, _Folder(name)).newest = name
+        self._folders.setdefault(folder, Folder(name)).newest = name
 
     def saved(self, name: str) -> dict[str, Any]:
         """What another process of the service goes on from, as JSON."""
@@ -412,7 +395,7 @@ class Runs(Mapping[str, Run]):
         ]
         return {**self._runs[name].saved(), "tokens": tokens, "is_newest": known.newest == name}
 
-    def _ranks_in(self, known: _Folder, launch: _Launch) -> list[int]:
+    def _ranks_in(self, known: Folder, launch: Launch) -> list[int]:
         """The ranks whose lines belong to it now; asked where a token has several launches."""
         if len(known.launches[launch.token]) == 1:
             return []
@@ -422,22 +405,14 @@ class Runs(Mapping[str, Run]):
         """Go on from what was saved."""
         for name, one in saved.items():
             run = self._runs[name] = Run.restored(name, one, now)
-            known = self._folders.setdefault(run.folder, _Folder(name))
+            known = self._folders.setdefault(run.folder, Folder(name))
             if one["is_newest"]:
                 known.newest = name
             for token, key, started_at, ranks in one["tokens"]:
-                launch = _Launch(token, key, name, started_at)
+                launch = Launch(token, key, name, started_at)
                 known.add(launch)
                 for rank in ranks:
                     known.place(token, rank, launch)
-
-
-def _starts_over(record: Record, newest: Run) -> bool:
-    """Whether a launch begins a new run in the folder of another, which has updates: nothing is resumed."""
-    if not any(one.updates for one in newest.optimizers.values()):
-        return False
-    steps = (record.get("optimizer_state_step_at_attach"), record.get("scheduler_step_at_attach"))
-    return not any(map(integer, steps)) and record.get("resumed_from_update") is None
 
 
 def _word(value: object) -> str | None:

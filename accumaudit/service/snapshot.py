@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -213,6 +214,11 @@ class Snapshot:
     def audit(self) -> AuditReport:
         """The runs as `check` reports them."""
         return AuditReport(runs=tuple(one.report for one in self.runs))
+
+
+def newest_attempt(attempts: Iterable[tuple[int, int]]) -> int | None:
+    """The last of the newest launch, of attempts with the launches that count them."""
+    return max(attempts, default=(0, None))[1]
 
 
 def findings_of(report: RunReport, seen: float) -> tuple[FindingView, ...]:

@@ -15,6 +15,7 @@ from accumaudit.importers import TITLES
 from accumaudit.service import following
 from accumaudit.service.board import Board, Listener, Listeners, Owed, Told
 from accumaudit.service.counters import number
+from accumaudit.service.folders import in_order
 from accumaudit.service.judging.judge import Judge, Judgement
 from accumaudit.service.lines import Chunk
 from accumaudit.service.runs import Run, Runs
@@ -157,8 +158,8 @@ class Watch:
             chunks = self._follower.turn()
             self._counts["bytes"] += self._follower.bytes - before
             self._ready = self._ready or self._follower.caught_up
-        chunks.sort(key=lambda chunk: chunk.run)  # a folder that makes room for another has given its lines
-        refused = {chunk.run for chunk in chunks if not self._take(chunk, now)}
+        # By folders: one that makes room for another has given its lines.
+        refused = {chunk.run for chunk in in_order(chunks) if not self._take(chunk, now)}
         with self._troubles.caught("making room"):
             for folder in refused if self._ready else ():
                 if not self._runs.is_full or self._let_oldest_go():

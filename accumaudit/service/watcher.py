@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Final
 from accumaudit.engine.findings import FAILED, AuditReport, Finding
 from accumaudit.outputs.words import footer, printable
 from accumaudit.service import following
+from accumaudit.service.folders import in_order
 from accumaudit.service.judging import judge
 from accumaudit.service.runs import Runs
 from accumaudit.service.snapshot import RUNNING, FindingView
@@ -129,7 +130,7 @@ class Watched:
 
     def turn(self) -> list[judge.Judgement]:
         """Read what is new, and give what has been judged meanwhile."""
-        for chunk in self._follower.turn():
+        for chunk in in_order(self._follower.turn()):
             if chunk.run == HERE:
                 self._judge.take(chunk)
                 for _ in self._runs.take(chunk, time.monotonic()):

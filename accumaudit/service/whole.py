@@ -15,6 +15,7 @@ from accumaudit.service.snapshot import (
     RunView,
     Snapshot,
     findings_of,
+    newest_attempt,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def snapshot_of(ledger: Ledger, report: AuditReport, now: float) -> Snapshot:
                 findings=findings_of(run, now),
                 optimizers=tuple(_optimizers(run, history, optimizers or [], counts)),
                 ranks=tuple(ranks[run.run_id]),
-                judged_through=max((one.attempt_id for one in history), default=None),
+                judged_through=newest_attempt((one.launch, one.attempt_id) for one in history),
             )
         )
     return Snapshot(time=now, runs=tuple(views))

@@ -116,7 +116,7 @@ class Part:
         """What can be judged of a run by now."""
         launches = window.of(run)
         spans = [
-            {index: (track.lowest, track.through) for index, track in launch.tracks.items()}
+            {index: (launch.judged_from(index), track.through) for index, track in launch.tracks.items()}
             for launch in launches
         ]
         return cls(window, run, launches, spans, window.is_whole(run), ends=window.ends)
@@ -125,7 +125,7 @@ class Part:
     def of_all(cls, window: Window) -> Part:
         """All that is known of a folder, whatever its runs are."""
         spans = [
-            {index: (track.lowest, track.through) for index, track in launch.tracks.items()}
+            {index: (launch.judged_from(index), track.through) for index, track in launch.tracks.items()}
             for launch in window.launches
         ]
         return cls(window, window.runs[-1], list(window.launches), spans, is_whole=True)

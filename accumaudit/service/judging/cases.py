@@ -15,7 +15,7 @@ from accumaudit.service.judging.book import Book, Place
 from accumaudit.service.judging.launches import Missed
 from accumaudit.service.judging.setup import Setup
 from accumaudit.service.judging.windows import Window
-from accumaudit.service.snapshot import FindingView, Point
+from accumaudit.service.snapshot import FindingView, Point, newest_attempt
 
 NAMED: Final = 16
 """Ranks that a remark names; more are counted."""
@@ -195,7 +195,8 @@ class Cases(Mapping[str, Case]):
             if one["report"] is not None:
                 report = wire.report(one["report"], self._setup.catalogue)
                 case.report = replace(report, verdicts=case.book.verdicts)
-                known.append(case.judgement(judged_through=max(case.told.values(), default=None)))
+                last = newest_attempt((launch, last) for (launch, _), last in case.told.items())
+                known.append(case.judgement(judged_through=last))
         return known
 
 

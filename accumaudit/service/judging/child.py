@@ -1,7 +1,7 @@
 """`python -m accumaudit.service.judging.child SPOOL`: judges what it is asked to, one request a line.
 
-A request names folders and settings; the answer is a line too. An empty line ends the process; where its input
-ends without one, the service has died, and the process takes the spool with it.
+A request names folders and settings; the answer is a line too. An empty line ends the process; where its
+input ends without one, the service has died, and the process takes the spool with it.
 """
 
 from __future__ import annotations

@@ -150,6 +150,8 @@ class Launch:
     groups: dict[Attempt, Group] = field(default_factory=dict)
     tracks: dict[int, Track] = field(default_factory=dict)
     closed: set[int] = field(default_factory=set)
+    over: bool = False
+    """It has ended: marks that stand after its last recorded attempt are judged too."""
     records: int = 0
     """Lines that are kept."""
     size: int = 0
@@ -169,6 +171,11 @@ class Launch:
     def is_whole(self) -> bool:
         """Whether every line is kept."""
         return not self.dropped and self.records >= self.before
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether each of its ranks has written its last record."""
+        return bool(self.closed) and len(self.closed) >= max(self.expected, len(self.starts))
 
     @property
     def late(self) -> set[int]:
@@ -231,6 +238,7 @@ class Launch:
             return
         track.take(rank, attempt)
         self.closed.discard(rank)
+        self.over = False
         if attempt < track.lowest:
             self.dropped = True
             return
@@ -246,7 +254,8 @@ class Launch:
         Args:
             ended: a later launch has begun.
         """
-        ended = ended or (bool(self.closed) and len(self.closed) >= max(self.expected, len(self.starts)))
+        ended = ended or self.is_closed
+        self.over |= ended
         for optimizer, track in self.tracks.items():
             before = track.through
             if ended:
@@ -272,10 +281,21 @@ class Launch:
             self.patient = False
             track.leave_behind(overdue, self.ranks)
 
+    def judged_from(self, optimizer: int) -> int:
+        """The first attempt that is judged: where some were dropped, the first that is kept stands for them.
+
+        Without what was before it, it would be judged by less than when its turn was.
+        """
+        track = self.tracks[optimizer]
+        kept = min((attempt for index, attempt in self.groups if index == optimizer), default=track.lowest)
+        return kept + 1 if track.lowest and kept <= track.judged else track.lowest
+
     def close(self) -> None:
-        """Nothing more is waited for."""
+        """Nothing more is waited for, and nothing that was written is left out of the last judgement."""
+        self.over = True
         for track in self.tracks.values():
             track.through = max(track.through, track.newest)
+            track.missed = []
 
     def waiting(self) -> bool:
         """Whether an attempt has records and is not to be judged yet."""
@@ -289,7 +309,7 @@ class Launch:
                 yield from group.lines
         through = max((track.through for track in self.tracks.values()), default=0)
         for mark in self.marks.values():
-            if mark.attempt_id <= through:
+            if self.over or mark.attempt_id <= through:
                 yield mark.line
 
     def shrink(self, records: int, size: int, overlap: int) -> None:

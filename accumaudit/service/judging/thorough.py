@@ -11,6 +11,7 @@ from accumaudit.service.judging.cases import Case, Cases, Judgement
 from accumaudit.service.judging.setup import Setup
 from accumaudit.service.judging.windows import Window
 from accumaudit.service.judging.worker import Answer, Worker
+from accumaudit.service.snapshot import newest_attempt
 
 TOGETHER: Final = 32
 """Folders whose ends are judged together, at most."""
@@ -180,7 +181,7 @@ class Thorough:
         new = case.book.take_whole(one.report, one.found, now)
         points = case.tell(one.points)
         case.report = self._cases.whole_report(case, one.report)
-        through = max((point.attempt_id for point in one.points), default=None)
+        through = newest_attempt((point.launch, point.attempt_id) for point in one.points)
         return case.judgement(new, points=tuple(points), judged_through=through, whole=True)
 
     def _update(self, case: Case, one: Said, part: Part, is_thin: bool, now: float) -> Judgement:

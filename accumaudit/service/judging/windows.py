@@ -164,6 +164,8 @@ class Window:
         """Its runs have ended; whether what is kept tells as much as their files."""
         if not all(map(self.is_whole, self.runs)) or len(self.malformed) >= LISTED:
             return False
+        if not all(launch.is_closed for launch in self.launches):
+            return False  # its files may end in lines that are torn
         self.ends = True
         for launch in self.launches:
             launch.dirty = True
