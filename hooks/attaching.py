@@ -178,13 +178,17 @@ def attach_runtime(
         )
     audit = Audit(recorder, Summary(run, recorder) if options.summary and rank == 0 else None, watcher)
     _start(recorder, audit)
+    _tell_unknown_layout(recorder, head, world_size)
+    return audit
+
+
+def _tell_unknown_layout(recorder: Recorder, head: Mapping[str, Any], world_size: int) -> None:
     if head["data_parallel_size"] is None:
         reduced = head["shard_size"] * head["replica_size"]
         recorder.not_recorded(
             f"gradients are reduced over {reduced} of {world_size} ranks, and what the others do is not "
             "known: give layout, or ranks are not compared and no weights judged"
         )
-    return audit
 
 
 def _loss_source(contract: Contract, reducer: Reducer, options: Options) -> LossSource:

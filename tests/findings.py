@@ -34,17 +34,24 @@ def run_with(
         summary="a short last window was divided by the full accumulation count",
         fix="Divide by the micro-steps\nthat there are.\n\nDDP: the same",
     )
-    report = RunReport(
+    report = report_with(name, verdict)
+    view = RunView(report=report, state=RUNNING, launches=1, started_at=None, last_record_time=None)
+    return view, findings_of(report, seen=1.0)[0]
+
+
+def report_with(name: str, verdict: Verdict) -> RunReport:
+    """The report of a ledger of one rank, with one verdict."""
+    return RunReport(
         run_id=name,
         path=f"/logs/{name}",
         format="ledger",
-        title=name,
+        title="ledger",
         runtime="torch",
         ranks=(0,),
         world_size=1,
-        updates=4,
-        attempts=4,
-        recorded=4,
+        updates=10,
+        attempts=10,
+        recorded=10,
         recorded_ranks=None,
         skipped=0,
         verdicts=(verdict,),
@@ -52,5 +59,3 @@ def run_with(
         remarks=(),
         holes=(),
     )
-    view = RunView(report=report, state=RUNNING, launches=1, started_at=None, last_record_time=None)
-    return view, findings_of(report, seen=1.0)[0]

@@ -17,6 +17,7 @@ from accumaudit.service.judging.launches import Launch
 from accumaudit.service.judging.spool import SourceFile, Spool
 from accumaudit.service.judging.windows import Window
 from accumaudit.service.lines import Chunk, Line
+from tests.findings import report_with
 from tests.records import build_run
 
 PATIENCE = 10.0
@@ -251,24 +252,7 @@ def report(catalogue: Catalogue, code: str, attempts: Iterable[int], *, severity
         summary=rule.summary,
         fix=rule.fix,
     )
-    return RunReport(
-        run_id="run",
-        path="run",
-        format="ledger",
-        title="ledger",
-        runtime="torch",
-        ranks=(0,),
-        world_size=1,
-        updates=10,
-        attempts=10,
-        recorded=10,
-        recorded_ranks=None,
-        skipped=0,
-        verdicts=(verdict,),
-        unreadable=(),
-        remarks=(),
-        holes=(),
-    )
+    return report_with("run", verdict)
 
 
 def found(code: str, attempts: Iterable[int]) -> dict[str, list[tuple[int, int, int, int]]]:

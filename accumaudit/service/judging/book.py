@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -117,8 +117,7 @@ class Book:
 
     def take_whole(self, report: RunReport, found: Found, now: float) -> list[FindingView]:
         """Take what was said of all attempts so far, as it is; give what is new."""
-        new = [code for verdict in report.verdicts if (code := self._replace(verdict, found, now))]
-        return [self._entries[code].view for code in new]
+        return self._replace_all(report.verdicts, found, now)
 
     def take_window(
         self, report: RunReport, found: Found, lowest: Mapping[Place, int], now: float
@@ -143,8 +142,7 @@ class Book:
     def take_run_rules(self, report: RunReport, found: Found, now: float) -> list[FindingView]:
         """Take what the rules of scope run say of the whole record; give what is new."""
         chosen = [one for one in report.verdicts if self._catalogue[one.code].scope == "run"]
-        new = [code for verdict in chosen if (code := self._replace(verdict, found, now))]
-        return [self._entries[code].view for code in new]
+        return self._replace_all(chosen, found, now)
 
     def take_earlier(
         self, report: RunReport, found: Found, lowest: Mapping[Place, int], now: float
@@ -215,6 +213,11 @@ class Book:
                     settled=None if settled is None else wire.verdict(settled, self._catalogue),
                     withdrawn=one["withdrawn"],
                 )
+
+    def _replace_all(self, verdicts: Iterable[Verdict], found: Found, now: float) -> list[FindingView]:
+        """Put verdicts in the place of what was said before; give what is new."""
+        new = [code for verdict in verdicts if (code := self._replace(verdict, found, now))]
+        return [self._entries[code].view for code in new]
 
     def _replace(self, verdict: Verdict, found: Found, now: float) -> str | None:
         """Let a verdict stand for all that was said before; the code where it is a new finding."""
