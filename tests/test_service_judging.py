@@ -367,6 +367,38 @@ def test_nothing_is_left_behind_when_the_service_is_killed(tmp_path: Path) -> No
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+WRITING = """
+import os, queue, sys, threading
+from pathlib import Path
+from accumaudit.service.judging.child import _read
+
+spool = Path(sys.argv[1])
+
+def write():
+    number = 0
+    while True:
+        (spool / str(number)).mkdir(parents=True, exist_ok=True)
+        number += 1
+
+threading.Thread(target=write, daemon=True).start()
+_read(queue.SimpleQueue(), spool)
+"""
+
+
+def test_nothing_is_left_behind_when_the_service_is_killed_while_the_process_writes(tmp_path: Path) -> None:
+    for number in range(3):
+        spool = tmp_path / f"spool-{number}"
+        spool.mkdir()
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        subprocess.run(
+            [sys.executable, "-c", WRITING, str(spool)],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            timeout=PATIENCE,
+        )
+        assert not spool.exists()
+
+
 def test_nothing_is_left_behind_after_close(
     root: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import duckdb
 
@@ -33,6 +33,8 @@ from accumaudit.service.points import points
 
 POINTS: Final = 20_000
 """The newest attempts of a run that are given."""
+
+REMOVAL: Final = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
 
 LAUNCHES: Final = """
 SELECT run_id, launch, launch_token, min(started_at)
@@ -60,8 +62,14 @@ def _read(requests: queue.SimpleQueue[bytes], spool: Path) -> None:
         if not line.strip():
             os._exit(0)
         requests.put(line)
-    shutil.rmtree(spool, ignore_errors=True)
-    os._exit(0)
+    _end_with(spool)
+
+
+def _end_with(spool: Path) -> NoReturn:
+    """Become a process that removes the spool: threads that still write into it end first."""
+    with contextlib.suppress(OSError):
+        os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", REMOVAL, str(spool)])
+    os._exit(1)
 
 
 class Desk:
