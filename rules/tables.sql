@@ -251,6 +251,7 @@ SELECT run_id, launch, max(world_size) AS world_size, max(token_ranks) AS token_
        coalesce(len(any_value(recorded_ranks)), max(world_size)) AS writers
 FROM runs GROUP BY run_id, launch;
 
+-- Words repeat: what is asked of each is asked once.
 CREATE TEMP TABLE habits AS
 SELECT run_id, launch, optimizer,
        if(bool_and(token_ranks IS NOT NULL), bool_or(wrapper <> 'none' OR contains(word, 'A')), NULL)
@@ -259,7 +260,11 @@ SELECT run_id, launch, optimizer,
            wrapper = 'none' OR gradient_divisor IS NULL
            OR regexp_matches(word, if(wrapper = 'ddp', 'F[^bB]*[bB][^FfD]*$', 'B[^bB]*$')) IS NOT TRUE)),
            false) AS moved
-FROM updates GROUP BY ALL;
+FROM (
+    SELECT DISTINCT run_id, launch, optimizer, token_ranks, wrapper, gradient_divisor, world_size, word,
+                    probe_parameter_moved
+    FROM updates
+) GROUP BY ALL;
 
 CREATE TEMP TABLE averaging AS
 SELECT DISTINCT run_id, launch, attached."index" AS optimizer

@@ -52,33 +52,39 @@ class TestSkipStorm:
         assert rows["settling.log"][0]["message"] == "19 of 100 attempts were skipped"
 
     @pytest.mark.parametrize(
-        ("windows", "message"),
+        ("began", "windows", "message"),
         [
             (
+                30,
                 [skipped(0, 8.0), skipped(4, 1.0), *[skipped(10, 1.0)] * 3],
                 "34 of 50 attempts were skipped, up to 30 in a row with the loss scale at 1 or below, "
                 "from attempt 21 on",
             ),
             (
+                20,
                 [skipped(0, 4096.0), skipped(10, 4096.0), skipped(10, 4096.0), skipped(0, 4096.0)],
                 "20 of 40 attempts were skipped, up to 20 in a row while the loss scale stayed at 4096, "
                 "from attempt 11 on",
             ),
             (
+                110,
                 [*SETTLING, *[skipped(5, 2.0**14)] * 20],
                 "119 of 300 attempts were skipped, 100 of them in the 260 attempts after the scale "
                 "had settled",
             ),
             (
+                20,
                 [{"loss scale": None}, *[skipped(10, 1.0) | {"loss scale": None}] * 12],
                 "120 of 130 attempts were skipped, 120 on end, from attempt 11 on",
             ),
         ],
         ids=["floor", "stuck", "after", "endless"],
     )
-    def test_storms_are_found(self, tmp_path: Path, windows: list[dict[str, Any]], message: str) -> None:
+    def test_storms_are_found(
+        self, tmp_path: Path, began: int, windows: list[dict[str, Any]], message: str
+    ) -> None:
         [rows] = faults_of(self.CODE, megatron(tmp_path / "train.log", windows)).values()
-        assert [row["message"] for row in rows] == [message]
+        assert [(row["attempt_id"], row["message"]) for row in rows] == [(began, message)]
 
     def test_a_log_without_counts_says_so(self, tmp_path: Path) -> None:
         log = write_log(tmp_path / "trainer_log.jsonl", [(step, 1.0, 1e-4) for step in range(1, 9)])

@@ -338,7 +338,7 @@ class TestSkipStorm:
         """A layer returns NaN from attempt 11 on; 16 skips bring the scale to 1, and they go on."""
         updates = training(40, fits=SCALE, floor=1.0, bad=range(11, 41))
         row = the_fault(self.CODE, one_rank(tmp_path, *updates))
-        assert (row.attempt, row.severity, row.observed) == (None, "warning", 30.0)
+        assert (row.attempt, row.severity, row.observed) == (11, "warning", 30.0)
         assert row.message == (
             "30 of 40 attempts were skipped, up to 14 in a row with the loss scale at 1 or below, "
             "from attempt 11 on"
@@ -353,6 +353,7 @@ class TestSkipStorm:
         """The scaler is not told; with hysteresis some skips would be honest."""
         updates = training(30, fits=SCALE, floor=SCALE, bad=range(6, 11))
         row = the_fault(self.CODE, one_rank(tmp_path, *updates))
+        assert row.attempt == 6
         assert row.message == (
             "5 of 30 attempts were skipped, up to 5 in a row while the loss scale stayed at 65536, "
             "from attempt 6 on"
@@ -363,12 +364,14 @@ class TestSkipStorm:
     def test_many_skips_of_which_none_lowers_the_scale_are_found(self, tmp_path: Path) -> None:
         updates = training(60, fits=SCALE, floor=SCALE, bad=range(10, 61, 10))
         row = the_fault(self.CODE, one_rank(tmp_path, *updates))
+        assert row.attempt == 10
         assert row.message == (
             "6 of 60 attempts were skipped, 6 of them without lowering the loss scale; it grew 0 times"
         )
 
     def test_a_scale_that_is_tried_again_all_the_time_is_found(self, tmp_path: Path) -> None:
         row = the_fault(self.CODE, one_rank(tmp_path, *training(60, growth=2, fits=SCALE)))
+        assert row.attempt is None
         assert row.message == "20 of 60 attempts were skipped; the loss scale grew 20 times"
 
     def test_the_scale_of_the_next_attempt_tells_whether_it_fell(self, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ class TestDivergenceOnset:
             "a climb": losses(changed(100, lambda loss, since: loss + min(3.0, 0.3 * since))),
             "far above the start": losses(changed(100, lambda loss, _: 1000 * loss)),
             "a spike and its plateau": losses(changed(100, lambda loss, since: loss + 3 + 3 / (1 + since))),
+            "after a steep fall": losses([max(0.5, 4 - step / 10) for step in range(90)] + [20.0] * 40),
             "not finite": losses(changed(100, lambda *_: NAN)),
             "not finite soon": losses([4.0, 3.0, *[NAN] * 5]),
             "hidden": columns(
@@ -81,6 +82,7 @@ class TestDivergenceOnset:
         cases = {
             "nothing": losses(curve()),
             "a noisy micro-step's loss": losses(curve(noise=0.5)),
+            "a steep fall": losses([max(0.5, 4 - step / 10) for step in range(130)]),
             "a spike": losses(changed(100, lambda loss, since: loss + (5 if since < 20 else 0))),
             "high at the end": losses(changed(180, lambda loss, _: loss + 5)),
             "coming back": losses(changed(100, lambda loss, since: loss + 4 * math.exp(-since / 60))),
@@ -98,6 +100,28 @@ class TestDivergenceOnset:
         }
         assert verdicts_of(self.CODE, write_series(tmp_path, cases)) == each(cases, False)
 
+    def test_the_launches_of_a_run_are_one_history(self, tmp_path: Path) -> None:
+        lost = changed(80, lambda loss, _: loss + 3, count=130)
+        for name, values in {"lost soon after": lost, "nothing": curve(130)}.items():
+            write_run(tmp_path / name, [{"loss": [loss] * 4} for loss in values[:60]])
+            write_run(
+                tmp_path / name,
+                [{"loss": [loss] * 4} for loss in values[60:]],
+                launch="bbbb",
+                first_update=61,
+                resumed_from_update=60,
+                optimizer_state_step_at_attach=60,
+                scheduler_step_at_attach=60,
+                started_at=1_700_100_000.0,
+            )
+        found = rows_of(self.CODE, tmp_path)
+        assert {name: [row["fault"] for row in rows] for name, rows in found.items()} == {
+            "lost soon after": [True],
+            "nothing": [False],
+        }
+        (row,) = found["lost soon after"]
+        assert (row["launch"], row["attempt_id"]) == (2, 21)
+
     def test_few_records_are_out_of_scope(self, tmp_path: Path) -> None:
         cases: dict[str, list[dict[str, Any]]] = {
             "few": losses(changed(40, lambda loss, _: loss + 5, count=74)),
@@ -108,7 +132,7 @@ class TestDivergenceOnset:
             run.run_id: run.verdicts[0].reason for run in check_paths([tmp_path], select=[self.CODE]).runs
         }
         assert reasons == {
-            "few": "no launch has 75 updates with a loss",
+            "few": "fewer than 75 updates have a loss",
             "no loss": "`loss` or `reported_loss` was never declared or reported",
         }
 

@@ -70,7 +70,9 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return arguments(columns(command))
 
 
-def open_ledger(places: Iterable[Path | str], settings: Settings) -> Ledger:
+def open_ledger(
+    places: Iterable[Path | str], settings: Settings, *, memory_limit: str | None = None
+) -> Ledger:
     """Read the runs; say on stderr which lines were left out, and which files hold no record."""
     import duckdb
 
@@ -82,7 +84,7 @@ def open_ledger(places: Iterable[Path | str], settings: Settings) -> Ledger:
     try:
         with progress("looking for logs") as shown:
             options = checked(settings.arguments, settings.columns, on_start=shown.start, on_read=shown.read)
-            ledger = read_ledger(list(places), options)
+            ledger = read_ledger(list(places), options, memory_limit=memory_limit)
     except (LedgerError, OptionError) as error:
         raise StopError(printable(str(error))) from None
     except duckdb.Error as error:

@@ -115,9 +115,10 @@ class Failure:
     line: int | None = None
 
 
-def connect(sources: Sequence[Source]) -> duckdb.DuckDBPyConnection:
+def connect(sources: Sequence[Source], memory_limit: str | None = None) -> duckdb.DuckDBPyConnection:
     """Open an empty database in memory, which installs nothing and spills to the temporary folder."""
-    connection = duckdb.connect(":memory:", config=CONFIG)
+    limit = {} if memory_limit is None else {"memory_limit": memory_limit}
+    connection = duckdb.connect(":memory:", config={**CONFIG, **limit})
     folder = Path(tempfile.gettempdir()) / f"accumaudit-{uuid4().hex}"
     connection.execute("CREATE SCHEMA stored")
     connection.execute(f"SET temp_directory = {columns.quoted(str(folder))}")

@@ -71,8 +71,15 @@ class Ledger:
         self.close()
 
 
-def read_ledger(places: Sequence[Path | str], options: Options | None = None) -> Ledger:
+def read_ledger(
+    places: Sequence[Path | str], options: Options | None = None, *, memory_limit: str | None = None
+) -> Ledger:
     """Read the runs at or below `places`, paths and URLs: ledgers, and logs that other programs wrote.
+
+    Args:
+        places: where the runs lie.
+        options: what is said of logs that other programs wrote.
+        memory_limit: the memory that the database may take, `3GB`; it spills what does not fit.
 
     Raises:
         LedgerError: a place cannot be audited; the text says why, and what to do.
@@ -80,7 +87,7 @@ def read_ledger(places: Sequence[Path | str], options: Options | None = None) ->
     options = options or Options()
     copies = Copies(options)
     try:
-        return _read([copies.local(place) for place in places], options, copies)
+        return _read([copies.local(place) for place in places], options, copies, memory_limit)
     except LedgerError as error:
         copies.close()
         raise LedgerError(copies.shown(str(error))) from error
@@ -89,11 +96,11 @@ def read_ledger(places: Sequence[Path | str], options: Options | None = None) ->
         raise
 
 
-def _read(paths: Sequence[Path], options: Options, copies: Copies) -> Ledger:
+def _read(paths: Sequence[Path], options: Options, copies: Copies, memory_limit: str | None) -> Ledger:
     runs, no_logs = find_runs(paths, options, copies.shown)
     files = [source for run in runs for source in run.files]
     options.on_start("reading the records", loading.size(files))
-    connection = loading.connect(files)
+    connection = loading.connect(files, memory_limit)
     try:
         unreadable = _load(connection, runs, files, options)
         named = _build_tables(connection, runs)

@@ -20,7 +20,7 @@ from accumaudit.engine.findings import (
     RunReport,
     Verdict,
 )
-from accumaudit.outputs.words import footer, number, plural, printable, ranks, spans, updates
+from accumaudit.outputs.words import absent_ranks, footer, number, plural, printable, ranks, updates
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -134,10 +134,10 @@ def _ranks_read(run: RunReport) -> str:
     world = run.world_size or len(run.ranks)
     if len(run.ranks) >= world:
         return plural(len(run.ranks), "rank")
-    absent = set(range(world) if run.recorded_ranks is None else run.recorded_ranks) - set(run.ranks)
+    absent = absent_ranks(run)
     if not absent:
         return f"{plural(len(run.ranks), 'rank')} of {world}"
-    return f"{plural(len(run.ranks), 'rank')} of {world} (no record of rank {spans(sorted(absent))})"
+    return f"{plural(len(run.ranks), 'rank')} of {world} (no record of rank {absent})"
 
 
 def _render_fault(verdict: Verdict, run: RunReport, page: _Page) -> None:

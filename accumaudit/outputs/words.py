@@ -28,6 +28,18 @@ def spans(numbers: Iterable[int]) -> str:
     return ", ".join("-".join(map(str, group)) for group in groups)
 
 
+def absent_ranks(run: RunReport) -> str:
+    """The ranks that were to write and of which nothing was read: `3, 5-7`; empty where there is none."""
+    if run.recorded_ranks is not None:
+        return spans(sorted(set(run.recorded_ranks) - set(run.ranks)))
+    found, start = [], 0
+    for rank in (*run.ranks, run.world_size or 0):  # a record may name any number of them
+        if rank > start:
+            found.append(f"{start}" if rank == start + 1 else f"{start}-{rank - 1}")
+        start = max(start, rank + 1)
+    return ", ".join(found)
+
+
 def number(value: float) -> str:
     """A measured value, short."""
     return f"{value:.6g}"

@@ -96,6 +96,7 @@ runs_of_skips AS (
            optimizer,
            stretch,
            min(attempt_id - tried + 1) FILTER (skips = tried) AS first_attempt,
+           min(attempt_id) FILTER (skips = tried) AS first_record,
            coalesce(sum(skips) FILTER (skips = tried), 0) AS skips,
            coalesce(sum(skips) FILTER (skips = tried AND at_floor), 0) AS at_floor,
            coalesce(sum(skips) FILTER (skips = tried AND without_fall AND scale > $floor), 0) AS without_fall,
@@ -117,7 +118,12 @@ totals AS (
     GROUP BY ALL
 ),
 later AS (
-    SELECT run_id, launch, optimizer, sum(tried) AS later_attempts, sum(c.skips) AS later_skips
+    SELECT run_id,
+           launch,
+           optimizer,
+           sum(tried) AS later_attempts,
+           sum(c.skips) AS later_skips,
+           min(attempt_id) FILTER (c.skips > 0) AS later_record
     FROM counters AS c
     JOIN totals AS t USING (run_id, launch, optimizer)
     WHERE attempt_id > t.settled
@@ -129,11 +135,14 @@ log_worst AS (
            optimizer,
            max(at_floor) AS at_floor,
            min(first_attempt) FILTER (at_floor >= $streak) AS floor_since,
+           min(first_record) FILTER (at_floor >= $streak) AS floor_record,
            max(without_fall) FILTER (NOT fell) AS without_fall,
            min(first_attempt) FILTER (NOT fell AND without_fall > $hysteresis) AS stuck_since,
+           min(first_record) FILTER (NOT fell AND without_fall > $hysteresis) AS stuck_record,
            arg_max(scale, without_fall) FILTER (NOT fell) AS stuck_at,
            max(skips) AS longest,
-           arg_max(first_attempt, skips) AS longest_since
+           arg_max(first_attempt, skips) AS longest_since,
+           arg_max(first_record, skips) AS longest_record
     FROM runs_of_skips
     GROUP BY ALL
 ),
@@ -146,7 +155,14 @@ from_logs AS (
                WHEN longest >= $endless THEN 'endless'
                WHEN later_attempts >= $endless AND later_skips > $share * later_attempts THEN 'after'
                ELSE 'none'
-           END AS problem
+           END AS problem,
+           -- The first record that tells of it.
+           CASE problem
+               WHEN 'floor' THEN floor_record
+               WHEN 'stuck' THEN stuck_record
+               WHEN 'endless' THEN longest_record
+               WHEN 'after' THEN later_record
+           END AS began
     FROM totals
     LEFT JOIN later USING (run_id, launch, optimizer)
     LEFT JOIN log_worst USING (run_id, launch, optimizer)
@@ -180,7 +196,7 @@ scales AS (
 ),
 skips AS (
     SELECT *,
-           count(*) FILTER (goes_on IS NOT TRUE) OVER so_far AS streak,
+           count(CASE WHEN goes_on IS NOT TRUE THEN 1 END) OVER so_far AS streak,
            following_scale < scale AS fell
     FROM scales
     WHERE skipped
@@ -195,6 +211,7 @@ streaks AS (
            count(*) AS skips,
            count(*) FILTER (scale <= $floor) AS at_floor,
            count(*) FILTER (scale > $floor AND NOT fell) AS without_fall,
+           min(attempt_id) FILTER (scale <= $floor OR NOT fell) AS first_unexplained,
            count(*) FILTER (fell) AS falls,
            min(scale) AS scale
     FROM skips
@@ -205,6 +222,7 @@ worst AS (
            launch,
            optimizer,
            sum(at_floor + without_fall) AS unexplained,
+           min(first_unexplained) AS unexplained_since,
            max(at_floor) AS at_floor,
            min(first_attempt) FILTER (at_floor >= $streak) AS floor_since,
            max(without_fall) FILTER (falls = 0) AS without_fall,
@@ -233,7 +251,13 @@ judged AS (
                -- Tried again so often that it costs more than it brings.
                WHEN growths >= 10 AND skips > $share * attempts THEN 'often'
                WHEN known > 0 THEN 'none'
-           END AS problem
+           END AS problem,
+           -- A scale that is tried again too often has no beginning.
+           CASE problem
+               WHEN 'floor' THEN floor_since
+               WHEN 'stuck' THEN stuck_since
+               WHEN 'unexplained' THEN unexplained_since
+           END AS began
     FROM launches
     LEFT JOIN worst USING (run_id, launch, optimizer)
     UNION ALL BY NAME
@@ -243,7 +267,7 @@ judged AS (
 SELECT run_id,
        launch,
        optimizer,
-       NULL AS attempt_id,
+       began AS attempt_id,
        NULL AS rank,
        problem <> 'none' AS fault,
        skips::DOUBLE AS observed,

@@ -4,7 +4,7 @@ name = "divergence-onset"
 severity = "warning"
 since = "0.1.0"
 scope = "run"
-scope_is_empty = "no launch has 75 updates with a loss"
+scope_is_empty = "fewer than 75 updates have a loss"
 needs = ["loss or reported_loss"]
 summary = "from some update on the loss or the gradient norm left its own history and never came back"
 why = '''
@@ -43,8 +43,9 @@ worse than before. Fewer than 50 records before and 25 after prove nothing.
 Several optimizers with losses of their own (a GAN) are not judged, for they pull against each other, and
 neither are losses of both signs, as policies have them. A loss that never fell has nothing to lose.
 
-A task that is followed by a harder one in the same run may look the same at first. Then the figures say
-what happened, and the cause is yours.
+A resumed launch goes on with the history of the launch before; updates that were done again count once. A
+task that is followed by a harder one in the same run, or a resume with other data, may look the same. Then
+the figures say what happened, and the cause is yours.
 '''
 references = [
     "bigscience-workshop/Megatron-DeepSpeed#57",
@@ -65,16 +66,16 @@ WITH losses AS (
            launch,
            optimizer,
            attempt_id,
-           count(loss) OVER of_launch > 0 AS is_measured,
+           count(loss) OVER of_run > 0 AS is_measured,
            CASE WHEN is_measured THEN loss ELSE reported_loss END AS loss,
            coalesce(grad_norm_before_max, grad_norm_max) AS norm
     FROM windows
     WHERE applied IS NOT FALSE
-    WINDOW of_launch AS (PARTITION BY run_id, launch, optimizer)
+    WINDOW of_run AS (PARTITION BY run_id, optimizer)
 ),
 -- Optimizers that pull against each other have losses of their own.
 rivals AS (
-    SELECT run_id, launch, NOT bool_and(is_one) AS are_rivals
+    SELECT run_id, NOT bool_and(is_one) AS are_rivals
     FROM (
         SELECT run_id, launch, max(loss) = min(loss) AS is_one
         FROM losses
@@ -82,21 +83,23 @@ rivals AS (
     )
     GROUP BY ALL
 ),
+-- The launches of a run are one history: what begins anew is another run.
 records AS (
     SELECT *,
            row_number() OVER in_order AS place,
-           count(*) OVER (PARTITION BY run_id, launch, optimizer) AS records,
+           count(*) OVER (PARTITION BY run_id, optimizer) AS records,
            median(loss) OVER (in_order ROWS BETWEEN 9 PRECEDING AND CURRENT ROW) AS level,
+           -- A median of records before and after lies beside a loss that is falling, not above it.
+           median(loss) OVER (in_order ROWS BETWEEN 5 PRECEDING AND 5 FOLLOWING) AS level_around,
            min(loss) OVER (in_order ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS lowest_after,
            min(norm) OVER (in_order ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS lowest_norm_after,
            max(norm) OVER (in_order ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS highest_norm_before
     FROM losses
     WHERE loss IS NOT NULL
-    WINDOW in_order AS (PARTITION BY run_id, launch, optimizer ORDER BY attempt_id)
+    WINDOW in_order AS (PARTITION BY run_id, optimizer ORDER BY launch, attempt_id)
 ),
 bests AS (
     SELECT run_id,
-           launch,
            optimizer,
            median(loss) FILTER (place <= 10) AS start,
            min(level) FILTER (place BETWEEN 10 AND records - $after) AS best,
@@ -107,7 +110,6 @@ bests AS (
 ),
 histories AS (
     SELECT run_id,
-           launch,
            optimizer,
            any_value(records) AS records,
            greatest($after, 0.05 * any_value(records)) AS enough,
@@ -117,20 +119,19 @@ histories AS (
            -- A policy's loss says nothing of what was learned.
            min(loss) < 0 AND max(loss) > 0 AS changes_sign,
            -- How far losses lie from their level, while it fell.
-           1.4826 * median(abs(loss - level)) FILTER (place BETWEEN 10 AND greatest(best_at, $before)) AS deviation,
+           1.4826 * median(abs(loss - level_around)) FILTER (place BETWEEN 10 AND greatest(best_at, $before)) AS deviation,
            best + greatest($given_back * learned, $deviations * deviation) AS limit_of_loss
     FROM records
-    JOIN bests USING (run_id, launch, optimizer)
-    GROUP BY run_id, launch, optimizer, start, best, best_at
+    JOIN bests USING (run_id, optimizer)
+    GROUP BY run_id, optimizer, start, best, best_at
 ),
 candidates AS (
     SELECT r.run_id,
-           r.launch,
            r.optimizer,
            min(place) FILTER (lowest_after > limit_of_loss AND learned > $deviations * deviation) AS by_loss,
            min(place) FILTER (lowest_norm_after > $norm_factor * highest_norm_before) AS by_norm
     FROM records AS r
-    JOIN histories AS h USING (run_id, launch, optimizer)
+    JOIN histories AS h USING (run_id, optimizer)
     WHERE place > $before
       AND place <= h.records - enough
     GROUP BY ALL
@@ -145,12 +146,12 @@ onsets AS (
 -- What stood before the onset, and whether the loss is coming back by now.
 aftermaths AS (
     SELECT run_id,
-           launch,
            optimizer,
            any_value(is_norm) AS is_norm,
            -- A loss that wanders was as high before, and crept there.
            max(place) FILTER (level < best + 0.25 * learned AND place < onset) >= any_value(onset - enough) AS was_low,
            count(*) FILTER (loss > limit_of_loss AND place BETWEEN onset - $before AND onset - $after) AS highs,
+           min(launch) FILTER (place = onset) AS launch,
            min(attempt_id) FILTER (place = onset) AS attempt,
            max(level) FILTER (place = onset - 1) AS level_before,
            median(norm) FILTER (place < onset) AS norm_before,
@@ -161,13 +162,13 @@ aftermaths AS (
            median(loss) FILTER (place BETWEEN onset AND (onset + r.records) // 2) AS first_half,
            median(loss) FILTER (place > (onset + r.records) // 2) AS second_half
     FROM records AS r
-    JOIN onsets AS o USING (run_id, launch, optimizer)
-    JOIN histories AS h USING (run_id, launch, optimizer)
+    JOIN onsets AS o USING (run_id, optimizer)
+    JOIN histories AS h USING (run_id, optimizer)
     GROUP BY ALL
 ),
 judged AS (
     SELECT h.*,
-           a.* EXCLUDE (run_id, launch, optimizer),
+           a.* EXCLUDE (run_id, optimizer),
            are_rivals IS TRUE OR changes_sign AS is_unclear,
            coalesce(
                second_half >= first_half - 0.2 * (first_half - best)
@@ -178,8 +179,8 @@ judged AS (
                FALSE
            ) AS diverged
     FROM histories AS h
-    LEFT JOIN aftermaths AS a USING (run_id, launch, optimizer)
-    LEFT JOIN rivals AS r USING (run_id, launch)
+    LEFT JOIN aftermaths AS a USING (run_id, optimizer)
+    LEFT JOIN rivals AS r USING (run_id)
 ),
 -- A trainer that hides losses that are not finite logs 0 beside such a norm.
 numbers AS (
@@ -240,7 +241,7 @@ SELECT run_id,
            )
        END AS message
 FROM judged
-WHERE (run_id, launch, optimizer) NOT IN (SELECT (run_id, launch, optimizer) FROM endings)
+WHERE (run_id, optimizer) NOT IN (SELECT (run_id, optimizer) FROM endings)
 UNION ALL
 SELECT run_id,
        launch,

@@ -128,7 +128,7 @@ def check(files: Sequence[Path]) -> dict[str, list[tuple[str, float]]]:
             return self._connection
 
     connect = loading.connect
-    loading.connect = lambda sources: Stopwatch(connect(sources))  # type: ignore[assignment,return-value] # to watch
+    loading.connect = lambda *given: Stopwatch(connect(*given))  # type: ignore[assignment] # to watch
     catalogue = load_rules()
     with read_ledger(files) as ledger:
         read = len(costs)
