@@ -14,6 +14,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -36,14 +37,21 @@ from accumaudit.nearest import nearest
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+    from plotly.graph_objects import Figure
 
-    from accumaudit.engine.findings import AuditReport
+    from accumaudit import plotting
+    from accumaudit.comparison import By, Comparison
+    from accumaudit.engine.findings import AuditReport, RunReport
     from accumaudit.engine.ignoring import Ignore
+    from accumaudit.postmortem import PostMortem
 
 __all__ = ["Ledger", "LedgerError", "Table"]
 
 AT_ONCE: Final = 1_000
 """Rows that are turned into Python at a time."""
+
+SHOWN: Final = 10
+"""Rows that a notebook shows of a table."""
 
 ATTEMPT: Final = "run_id, launch, optimizer, attempt_id"
 
@@ -81,6 +89,20 @@ class Table:
         frame: pandas.DataFrame = self._cursor().sql(self._query()).df()
         return frame
 
+    def plot(self, x: str, *ys: str) -> Figure:
+        """Columns as charts above each other over the column `x`, as a plotly figure.
+
+        Of very many rows the lowest and the highest value of each stretch are drawn.
+
+        Raises:
+            KeyError: there is no such column; the text names the nearest.
+            ValueError: a column holds no numbers, or no column was named.
+            ModuleNotFoundError: plotly is not installed.
+        """
+        from accumaudit import plotting
+
+        return plotting.table_figure(self._cursor(), self._query(), x, ys)
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """One dict a row; what is unknown is None."""
         cursor = self._execute()
@@ -110,6 +132,13 @@ class Table:
         """Whether there is any row."""
         return len(self) > 0
 
+    def _repr_html_(self) -> str:
+        from accumaudit import notebook
+
+        cursor = self._cursor().execute(f"{self._query()} LIMIT {SHOWN}")
+        columns = [(column[0], str(column[1])) for column in cursor.description]
+        return notebook.table(columns, cursor.fetchall(), len(self))
+
     def __repr__(self) -> str:
         rows = len(self)
         return f"<Table of {rows:,} row{'s' * (rows != 1)}: {', '.join(self.columns)}>"
@@ -137,7 +166,7 @@ class Ledger:
     ) -> None:
         self._read = read_ledger(paths, options)
         self._paths = paths
-        self._judged = False
+        self._report: AuditReport | None = None
         self._closed = False
         # Also where nobody closes it.
         self._finish = weakref.finalize(self, on_close) if on_close is not None else None
@@ -196,10 +225,7 @@ class Ledger:
 
         The rules run when the findings are first asked for. What another finding explains is left out.
         """
-        if not self._judged:
-            self.check()
-            _keep_findings(self.connection)
-            self._judged = True
+        self._judged()
         severities = ", ".join(f"'{severity}'" for severity in SEVERITIES)
         return Table(
             self, "findings", f"{ATTEMPT}, list_position([{severities}], severity), code, rank, message"
@@ -264,6 +290,65 @@ class Ledger:
         catalogue = load_rules(*map(Path, rules))
         return audit(self._read, catalogue, select=select, ignore=ignore, params=params)
 
+    def plot(
+        self, *fields: str, run: str | None = None, optimizer: int = 0, x: plotting.Axis = "update"
+    ) -> Figure:
+        """Charts of a run above each other, as a plotly figure, with a line where each finding begins.
+
+        A peak is never lost: of a long run the lowest and the highest value of each stretch are drawn.
+
+        Args:
+            fields: what to draw: `loss`, `learning_rate`, `grad_norm_before` and others; without any,
+                all that are known.
+            run: the run's name; may be left out where there is one run.
+            optimizer: its number.
+            x: what to draw it over: updates, or the valid tokens of all updates so far.
+
+        Raises:
+            ValueError: there is no such run, optimizer or field, or the tokens are not known.
+            ModuleNotFoundError: plotly is not installed.
+        """
+        from accumaudit import plotting
+
+        return plotting.run_figure(self.connection, self._run(run), fields, optimizer, x)
+
+    def post_mortem(self, run: str | None = None) -> PostMortem:
+        """Why a run went wrong, and from which update on: what `accumaudit postmortem` tells, as objects.
+
+        Args:
+            run: the run's name; may be left out where there is one run.
+
+        Raises:
+            ValueError: there is no such run, or there are several and none is named.
+        """
+        from accumaudit.postmortem import post_mortems
+
+        chosen = self._run(run)
+        report = self.check()  # what is told is read from the last audit
+        (told,) = post_mortems(self._read, replace(report, runs=(chosen,)))
+        return told
+
+    def compare(self, run: str, other: str, *, by: By | None = None, tolerance: float = 1e-6) -> Comparison:
+        """Where two runs first differ, and in what: what `accumaudit diff` tells, as an object.
+
+        Args:
+            run: the name of one run.
+            other: the name of the other.
+            by: what they are aligned by: `update`, `tokens` or `micro-step`; left out, what suits both.
+            tolerance: relative differences up to this are none.
+
+        Raises:
+            ValueError: there is no such run, or no such way to align them.
+            accumaudit.comparison.comparing.ComparisonError: they cannot be aligned so; the text says why.
+        """
+        from accumaudit.comparison import BYS
+        from accumaudit.comparison.comparing import compare
+
+        if by is not None and by not in BYS:
+            raise ValueError(f"by is one of {', '.join(BYS)}, not {by!r}")
+        names = [self._run(one).run_id for one in (run, other)]
+        return compare(self._read, *names, by=by, tolerance=tolerance)
+
     def close(self) -> None:
         """Let go of the tables."""
         if not self._closed:
@@ -280,9 +365,35 @@ class Ledger:
     ) -> None:
         self.close()
 
+    def _repr_html_(self) -> str:
+        from accumaudit import notebook
+
+        report = self._report if self._closed else self._judged()
+        return notebook.ledger([run_id for run_id, _ in self._read.runs], report, closed=self._closed)
+
     def __repr__(self) -> str:
         state = " (closed)" if self._closed else ""
         return f"<Ledger of {', '.join(run_id for run_id, _ in self._read.runs)}{state}>"
+
+    def _judged(self) -> AuditReport:
+        """The report of the bundled rules, whose findings are kept as a table."""
+        if self._report is None:
+            report = self.check()
+            _keep_findings(self.connection)
+            self._report = report
+        return self._report
+
+    def _run(self, name: str | None) -> RunReport:
+        """The report of the run of this name, or of the only one."""
+        self._require_open()
+        runs = {one.run_id: one for one in self._judged().runs}
+        if name is None and len(runs) == 1:
+            (name,) = runs
+        if name is None:
+            raise ValueError(f"this ledger holds {len(runs)} runs: name one of {', '.join(runs)}")
+        if name not in runs:
+            raise ValueError(f"this ledger holds no run {name!r}{nearest(name, runs)}")
+        return runs[name]
 
     def _require_open(self) -> None:
         if self._closed:

@@ -29,10 +29,12 @@ from accumaudit.ledger.schema import FIELDS, RECORD_FIELD, Field
 from accumaudit.rules import TABLES
 from accumaudit.service import metric_list
 from accumaudit.service.metric_list import Metric
+from accumaudit.testing.records import START, write_run
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final = (
-    *("README.md", "docs/ci.md", "docs/ledger.md", "docs/logs.md", "docs/monitoring.md", "docs/rules.md"),
+    *("README.md", "docs/ci.md", "docs/ledger.md", "docs/logs.md", "docs/monitoring.md"),
+    *("docs/postmortem.md", "docs/rules.md"),
 )
 DATA: Final = ROOT / "tests" / "data"
 """Small logs in the grammar of each format."""
@@ -202,6 +204,53 @@ def format_example(format_: str, language: str) -> str:
     return f"```{language}\n{report.strip()}\n```"
 
 
+def post_mortem_example() -> str:
+    """The story of a run whose rate jumped at its resume, without its tables."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Path(folder) / "runs"
+        falling = [{"loss": [4.0 - 0.02 * update] * 4} for update in range(120)]
+        saved = [
+            {"kind": "checkpoint", "name": f"step-{number}", "attempt_id": number} for number in (60, 120)
+        ]
+        write_run(runs / "first", falling, marks=saved)
+        losses = [1.6 - 0.01 * update for update in range(12)] + [3.7 + 0.02 * (n % 5) for n in range(50)]
+        write_run(
+            runs / "first",
+            [_at_ten_times_the_rate(121 + place, loss) for place, loss in enumerate(losses)],
+            launch="bbbb",
+            first_update=121,
+            resumed_from_update=120,
+            optimizer_state_step_at_attach=120,
+            scheduler_step_at_attach=120,
+            started_at=START + 3600,
+        )
+        said = _said(Path(folder), "postmortem", "runs/first")
+    story = said.partition("\n## The ranks")[0]
+    for heading in ("What the run did", "The attempts around it"):
+        story = re.sub(rf"(\n## {heading}\n\n).*?(?=\n## )", r"\1...\n", story, flags=re.DOTALL)
+    return f"```console\n$ accumaudit postmortem runs/first\n{story.strip()}\n```"
+
+
+def _at_ten_times_the_rate(update: int, loss: float) -> dict[str, object]:
+    rates = [1e-2 / (1 + 0.01 * number) for number in (update, update + 1)]
+    return {
+        "loss": [loss] * 4,
+        "learning_rate": rates[0],
+        "learning_rates": rates[:1],
+        "scheduler_rate": rates[1],
+    }
+
+
+def diff_example() -> str:
+    """Two runs that are the same training until one of them loses half of a window."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Path(folder) / "runs"
+        write_run(runs / "first", 40)
+        write_run(runs / "second", [{"microbatches": 2} if update == 30 else {} for update in range(40)])
+        said = _said(Path(folder), "diff", "runs/first", "runs/second", status=1)
+    return f"```console\n$ accumaudit diff runs/first runs/second\n{said.strip()}\n```"
+
+
 def _said(folder: Path, *arguments: str, status: int = 0) -> str:
     command = [sys.executable, "-m", "accumaudit", *arguments]
     environment = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
@@ -250,6 +299,8 @@ def pages() -> dict[Path, str]:
         "log-example": log_example,
         "manuals": lambda: manuals(rules, "ACC102", "ACC502"),
         "github-example": lambda: format_example("github", "text"),
+        "story": post_mortem_example,
+        "diff": diff_example,
         "markdown-example": lambda: format_example("markdown", "markdown"),
         "junit-example": lambda: format_example("junit", "xml"),
     }

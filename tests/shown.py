@@ -16,9 +16,11 @@ from accumaudit.engine.catalogue import load_rules
 from accumaudit.engine.judge import audit
 from accumaudit.ledger.reader import read_ledger
 from accumaudit.service.board import Board
+from accumaudit.service.judging.setup import Asked
 from accumaudit.service.snapshot import RunView, Snapshot
 from accumaudit.service.web.app import create_app
 from accumaudit.service.web.options import Options
+from accumaudit.service.web.reports import Reports
 from accumaudit.service.web.server import Server
 from accumaudit.service.whole import snapshot_of
 from tests.records import START, write_run
@@ -57,10 +59,13 @@ class Answer:
 def faulty_run(folder: Path) -> RunView:
     """A run whose last window is short and weighs half, as `check` sees it."""
     short = {"microbatches": 2, "total_weight": 0.5}
-    write_run(folder / "faulty", [{}, {}, {}, short, {}, {}, {}, short], ranks=2)
-    with read_ledger([folder / "faulty"]) as ledger:
-        snapshot = snapshot_of(ledger, audit(ledger, load_rules()), NOW)
-    return snapshot.runs[0]
+    return runs_of(write_run(folder / "faulty", [{}, {}, {}, short, {}, {}, {}, short], ranks=2))[0]
+
+
+def runs_of(folder: Path) -> tuple[RunView, ...]:
+    """The runs in a folder, as `check` sees them."""
+    with read_ledger([folder]) as ledger:
+        return snapshot_of(ledger, audit(ledger, load_rules()), NOW).runs
 
 
 def named(run: RunView, name: str, **fields: Any) -> RunView:
@@ -77,12 +82,14 @@ def board_of(*runs: RunView, **fields: Any) -> Board:
 def serving(board: Board, **options: Any) -> Iterator[Server]:
     """A server on a free port."""
     given = Options(**{"listen": "127.0.0.1:0", **options})
-    server = Server(create_app(board, given), given)
+    reports = Reports(Asked())
+    server = Server(create_app(board, given, reports), given)
     server.start()
     try:
         yield server
     finally:
         server.stop()
+        reports.close()
 
 
 def ask(

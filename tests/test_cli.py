@@ -78,6 +78,8 @@ class TestMain:
         assert list(VERBS) == [
             "check",
             "show",
+            "postmortem",
+            "diff",
             "rules",
             "explain",
             "sql",
@@ -95,7 +97,8 @@ class TestMain:
             "import sys\n"
             "from accumaudit.cli import main\n"
             "main(['--help'], standalone_mode=False)\n"
-            "heavy = {'duckdb', 'torch', 'pandas', 'pyarrow', 'numpy', 'rich'} & set(sys.modules)\n"
+            "heavy = {'duckdb', 'torch', 'pandas', 'pyarrow', 'numpy', 'rich', 'plotly', 'jinja2'}\n"
+            "heavy &= set(sys.modules)\n"
             "sys.exit(f'imported {heavy}' if heavy else 0)\n"
         )
         done = start("-c", code)

@@ -11,44 +11,12 @@ import pytest
 from accumaudit.outputs.words import printable
 from accumaudit.service.snapshot import FindingView, RunView, Snapshot
 from accumaudit.service.web.server import Server
-from tests.pages import Page, page
+from tests.pages import CONTRAST, UNNAMED, Page, page
 from tests.shown import HOSTILE, NOW, board_of, faulty_run, named, serving
 
 pytestmark = pytest.mark.slow  # a browser
 
 HTML: Final = "<script>alert(1)</script><img src=x onerror=alert(2)>"
-
-CONTRAST: Final = """
-(() => {
-  const light = (colour) => {
-    const [red, green, blue] = colour.match(/[\\d.]+/g).map(Number).map((one) => {
-      const share = one / 255;
-      return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
-    });
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-  };
-  const behind = (one) => {
-    const colour = getComputedStyle(one).backgroundColor;
-    return colour === "rgba(0, 0, 0, 0)" ? behind(one.parentElement) : colour;
-  };
-  const texts = [...document.querySelectorAll("body *")].filter((one) =>
-    [...one.childNodes].some((child) => child.nodeType === 3 && child.data.trim()));
-  return Math.min(...texts.map((one) => {
-    const [low, high] = [light(getComputedStyle(one).color), light(behind(one))].sort((a, b) => a - b);
-    return (high + 0.05) / (low + 0.05);
-  }));
-})()
-"""
-"""The least contrast of a text with what is behind it."""
-
-UNNAMED: Final = """
-[...document.querySelectorAll("svg:not([aria-hidden]), figure, section, nav, [role=region], a, summary")]
-  .filter((one) => !["aria-label", "aria-labelledby"].some((name) => one.getAttribute(name)))
-  .filter((one) => !one.textContent.trim())
-  .length + [...document.querySelectorAll("table")].filter((one) => !one.querySelector("thead th[scope=col]")
-    || [...one.querySelectorAll("tbody tr")].some((row) => !row.querySelector("th[scope=row]"))).length
-"""
-"""How many parts of the page a reader of screens could not name."""
 
 
 @pytest.fixture(scope="module")

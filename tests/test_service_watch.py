@@ -16,12 +16,13 @@ from accumaudit.outputs.tensorboard.live import Live
 from accumaudit.service import following, watch
 from accumaudit.service.board import Board
 from accumaudit.service.judging import judge as judging
-from accumaudit.service.judging.judge import Judge, Judgement
+from accumaudit.service.judging.judge import Asked, Judge, Judgement
 from accumaudit.service.snapshot import FINISHED, RUNNING, SILENT, FindingView, RunView
 from accumaudit.service.store import StoreError
 from accumaudit.service.watch import Limits
 from accumaudit.service.web.app import create_app
 from accumaudit.service.web.options import Options
+from accumaudit.service.web.reports import Reports
 from accumaudit.testing.records import build_run, write_run
 from tests.test_writer import file_limit
 from tests.watched import Listening, Watched, Writer
@@ -376,7 +377,7 @@ class TestGarbage:
 
 def shown(board: Board) -> str:
     """What everybody asks for."""
-    client = TestClient(create_app(board, Options()), base_url="http://localhost")
+    client = TestClient(create_app(board, Options(), Reports(Asked())), base_url="http://localhost")
     paths = ("/", "/runs/run", "/metrics", "/metrics/ranks?run=run", "/api/runs")
     answers = [client.get(path) for path in paths]
     assert [answer.status_code for answer in answers] == [200] * len(answers)

@@ -56,6 +56,18 @@ def opens(run: Path) -> list[str]:
     return [*codes, *statuses, f"{short} {rows}"]
 
 
+def shows(run: Path) -> list[str]:
+    """Charts are plotly's figures; a post-mortem has fields."""
+    with accumaudit.Ledger.open(run) as ledger:
+        figure = ledger.plot("loss", "learning_rate", run="first", optimizer=0, x="tokens")
+        figure.write_html("loss.html")
+        ledger.windows.plot("attempt_id", "loss", "total_weight").update_layout(height=300)
+        told = ledger.post_mortem("first")
+        codes = [suspect.verdict.code for suspect in told.suspects]
+        comparison = ledger.compare("first", "second", by="tokens", tolerance=1e-4)
+    return [*told.verdict, *codes, *comparison.verdict]
+
+
 def tests(model: nn.Module, optimizer: Optimizer, run: Path) -> None:
     """A function, a captured training, a ledger or a folder."""
 

@@ -18,6 +18,8 @@ else:  # before click 8.2 it is not generic
 VERBS: Final = {
     "check": "Audit runs: say which updates were not the ones that were meant.",
     "show": "Show a run as a table, attempt by attempt.",
+    "postmortem": "Tell why a run went wrong, and from which update on.",
+    "diff": "Compare two runs: where they first differ, and in which field.",
     "rules": "List the rules.",
     "explain": "Print the manual of a rule.",
     "sql": "Ask the tables of a run a question in SQL.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from accumaudit.cli import Choice, StopError
 from accumaudit.cli.config import FAIL_ON, Settings, find_settings
 from accumaudit.cli.inputs import log_options, open_ledger, place
 from accumaudit.cli.judging import exit_status, judge, tell_unused, wanted_rules
+from accumaudit.cli.writing import known
 
 if TYPE_CHECKING:
     from accumaudit.engine.findings import AuditReport
@@ -186,7 +186,7 @@ def _send(report: AuditReport, format_: str, output: Path | None, options: Optio
 
     text = rendered(report, format_, options)
     if output is None:
-        click.echo(_known(text))
+        click.echo(known(text))
     else:
         output.write_text(text + "\n", encoding="utf-8")
 
@@ -197,12 +197,6 @@ def _print_text(report: AuditReport) -> None:
     from accumaudit.outputs import text
 
     text.render(report, Console())
-
-
-def _known(text: str) -> str:
-    """The text with an escape for each character that the terminal's encoding does not have."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _summarise_step(report: AuditReport, options: Options) -> None:

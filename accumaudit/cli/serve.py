@@ -18,10 +18,12 @@ from accumaudit.cli.config import Settings, find_settings, read_settings
 if TYPE_CHECKING:
     from accumaudit.service.board import Board, Listener, Told
     from accumaudit.service.judging.judge import Judge
+    from accumaudit.service.judging.setup import Asked
     from accumaudit.service.snapshot import FindingView, Point, RunView
     from accumaudit.service.store import Store
     from accumaudit.service.watch import Limits, Watch
     from accumaudit.service.web.options import Options
+    from accumaudit.service.web.reports import Reports
     from accumaudit.service.web.server import Server
 
 _file = click.Path(path_type=Path, dir_okay=False)
@@ -83,7 +85,8 @@ def command(
     board = Board()
     judge = _judge(logs, settings)
     limits = Limits(runs=max_runs, retain_ended=3600 * retain)
-    with _closing(judge), _store(logs, state) as store, _server(board, options) as server:
+    reports = _reports(settings)
+    with _closing(judge), _store(logs, state) as store, _server(board, options, reports) as server:
         listeners = _listeners(tensorboard, on_finding)
         watch = _watch(logs, board, judge, store, listeners, limits)
         missing = [] if logs.is_dir() else [f"there is no folder {logs}; it is watched once there is."]
@@ -135,20 +138,25 @@ def _options(
         raise click.UsageError(str(error)) from None
 
 
-def _judge(logs: Path, settings: Settings) -> Judge:
-    from accumaudit.engine.catalogue import SelectionError
-    from accumaudit.engine.rule import RuleError
-    from accumaudit.service.judging.judge import Asked, Judge
+def _asked(settings: Settings) -> Asked:
+    from accumaudit.service.judging.setup import Asked
 
-    asked = Asked(
+    return Asked(
         rules=settings.rules,
         select=settings.select,
         ignore=settings.ignore,
         ignores=settings.ignores,
         params=settings.params,
     )
+
+
+def _judge(logs: Path, settings: Settings) -> Judge:
+    from accumaudit.engine.catalogue import SelectionError
+    from accumaudit.engine.rule import RuleError
+    from accumaudit.service.judging.judge import Judge
+
     try:
-        return Judge(logs, asked)
+        return Judge(logs, _asked(settings))
     except (RuleError, SelectionError) as error:
         raise StopError(str(error)) from None
 
@@ -173,19 +181,26 @@ def _store(logs: Path, state: Path | None) -> Iterator[Store]:
         yield store
 
 
+def _reports(settings: Settings) -> Reports:
+    from accumaudit.service.web.reports import Reports
+
+    return Reports(_asked(settings))
+
+
 @contextmanager
-def _server(board: Board, options: Options) -> Iterator[Server]:
+def _server(board: Board, options: Options, reports: Reports) -> Iterator[Server]:
     from accumaudit.service.web.app import create_app
     from accumaudit.service.web.server import ListenError, Server
 
     try:
-        server = Server(create_app(board, options), options)
+        server = Server(create_app(board, options, reports), options)
     except ListenError as error:
         raise StopError(str(error)) from None
     try:
         yield server
     finally:
         server.stop()
+        reports.close()
 
 
 def _listeners(tensorboard: Path | None, on_finding: str | None) -> list[Listener]:

@@ -36,7 +36,7 @@ def _run(timeline: Timeline, *, details: bool) -> dict[str, Any]:
         "updates": run.updates,
         "attempts": run.attempts,
         "skipped": run.skipped,
-        "sections": [_section(section, details=details) for section in timeline.sections],
+        "sections": [section_fields(section, details=details) for section in timeline.sections],
         "findings": [
             {
                 "code": verdict.code,
@@ -51,7 +51,8 @@ def _run(timeline: Timeline, *, details: bool) -> dict[str, Any]:
     }
 
 
-def _section(section: Section, *, details: bool) -> dict[str, Any]:
+def section_fields(section: Section, *, details: bool) -> dict[str, Any]:
+    """The attempts of one optimizer in one launch."""
     head = replace(section, attempts=())
     values = {name: value for name, value in asdict(head).items() if name not in ("launches", "optimizers")}
     return values | {"attempts": [_attempt(one, details=details) for one in section.attempts]}

@@ -27,9 +27,22 @@ OVERVIEW: Final = f"""
 """
 
 # The attempts of the nearest id that was recorded, where the section has ids on both sides of it.
+AT_UPDATE: Final = """
+    $around::BIGINT BETWEEN min(id) OVER its_section AND max(id) OVER its_section
+    AND abs(id - $around::BIGINT) = min(abs(id - $around::BIGINT)) OVER its_section
+"""
+
+AT_PLACES: Final = "list_contains($around, {'launch': launch, 'attempt_id': attempt_id})"
+
 AROUND: Final = f"""
-    place BETWEEN min(place) FILTER (here) OVER (PARTITION BY launch, optimizer) - {NEAR}
-              AND max(place) FILTER (here) OVER (PARTITION BY launch, optimizer) + {NEAR}
+    bool_or(here) OVER (
+        PARTITION BY launch, optimizer ORDER BY place ROWS BETWEEN {NEAR} PRECEDING AND {NEAR} FOLLOWING)
+"""
+
+# What stands before a resume is the end of the launch before.
+BESIDE: Final = """
+    bool_or(here) OVER (
+        PARTITION BY optimizer ORDER BY launch, place ROWS BETWEEN %(near)d PRECEDING AND %(near)d FOLLOWING)
 """
 
 SHOWN: Final = """
@@ -48,8 +61,7 @@ numbered AS (
     WINDOW in_order AS (PARTITION BY w.launch, w.optimizer ORDER BY w.attempt_id)
 ),
 aimed AS (
-    SELECT *, $around::BIGINT BETWEEN min(id) OVER its_section AND max(id) OVER its_section
-              AND abs(id - $around::BIGINT) = min(abs(id - $around::BIGINT)) OVER its_section AS here
+    SELECT *, %(here)s AS here
     FROM numbered WINDOW its_section AS (PARTITION BY launch, optimizer)
 ),
 marked AS (SELECT *, coalesce((%(wanted)s), false) AS wanted FROM aimed),

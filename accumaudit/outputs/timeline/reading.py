@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 What = Literal["overview", "all"] | int
 """The beginning, the end and everything faulty; every attempt; or those around an update."""
 
+Places = Sequence[tuple[int, int]]
+"""Launches and their attempts."""
+
 ALWAYS: Final = ("gap", "hook_error", "not_recorded", "close")
 """Marks that an overview has wherever they stand; others come with the attempts beside them."""
 
@@ -50,13 +53,22 @@ def timelines(ledger: Ledger, report: AuditReport, what: What = "overview") -> l
     return [_Reading(ledger, run, what).timeline() for run in report.runs]
 
 
+def sections_beside(ledger: Ledger, run: RunReport, places: Places, near: int) -> tuple[Section, ...]:
+    """The attempts at some places of a run that has just been audited, and so many before and after each."""
+    return _Reading(ledger, run, "overview", (places, near)).timeline().sections
+
+
 class _Reading:
     """Reads one run."""
 
-    def __init__(self, ledger: Ledger, run: RunReport, what: What) -> None:
+    def __init__(
+        self, ledger: Ledger, run: RunReport, what: What, beside: tuple[Places, int] | None = None
+    ) -> None:
         self._ledger = ledger
         self._run = run
         self._what = what
+        self._aimed = beside
+        """Places of which the neighbours are wanted, and how many."""
 
     def timeline(self) -> Timeline:
         attempts = self._attempts()
@@ -67,7 +79,7 @@ class _Reading:
         for head in heads:
             key = (head["launch"], head["optimizer"])
             own = attempts.get(key, [])
-            if own or not isinstance(self._what, int):
+            if own or not self._is_part:
                 beside = self._beside(head, own, marks.get(key, ()))
                 sections.append(Section(**head, attempts=tuple(own), marks=tuple(beside)))
         ids = [row[end] for row in counts for end in ("first_id", "last_id") if row[end] is not None]
@@ -78,6 +90,11 @@ class _Reading:
             last_update=max(ids, default=None),
         )
 
+    @property
+    def _is_part(self) -> bool:
+        """Whether a part of the run is asked for, so that sections may lie outside."""
+        return isinstance(self._what, int) or self._aimed is not None
+
     def _rows(self, query: str, **more: object) -> list[Row]:
         cursor = self._ledger.connection.execute(query, {"run": self._run.run_id, **more})
         names = [column[0] for column in cursor.description]
@@ -85,12 +102,10 @@ class _Reading:
 
     def _attempts(self) -> dict[Key, list[Attempt]]:
         """Those that are wanted, by launch and optimizer."""
-        around = self._what if isinstance(self._what, int) else None
-        wanted = queries.OVERVIEW if around is None else queries.AROUND
-        choice = {"wanted": "true" if self._what == "all" else wanted, "gap": queries.SMALL_GAP + 1}
-        self._rows(queries.SHOWN % choice, around=around)
+        choice, values = self._choice()
+        self._rows(queries.SHOWN % {"gap": queries.SMALL_GAP + 1, **choice}, **values)
         found = [_attempt(row) for row in self._rows(queries.ATTEMPTS)]
-        if around is not None:
+        if isinstance(self._what, int):
             faults, ranks = self._faults(), self._ranks()
             keys = [(one.launch, one.optimizer, one.attempt_id) for one in found]
             found = [
@@ -98,6 +113,16 @@ class _Reading:
                 for key, one in zip(keys, found, strict=True)
             ]
         return _grouped(((one.launch, one.optimizer), one) for one in found)
+
+    def _choice(self) -> tuple[dict[str, str], dict[str, object]]:
+        """The conditions of what is wanted, and the values in them."""
+        if self._aimed is not None:
+            places, near = self._aimed
+            around = [{"launch": launch, "attempt_id": attempt_id} for launch, attempt_id in places]
+            return {"here": queries.AT_PLACES, "wanted": queries.BESIDE % {"near": near}}, {"around": around}
+        if isinstance(self._what, int):
+            return {"here": queries.AT_UPDATE, "wanted": queries.AROUND}, {"around": self._what}
+        return {"here": "false", "wanted": "true" if self._what == "all" else queries.OVERVIEW}, {}
 
     def _marks(self, first: Mapping[int, int]) -> dict[Key, list[Mark]]:
         """The marks by launch and optimizer; one that is about all stands with the launch's first."""
@@ -118,7 +143,7 @@ class _Reading:
             near = (place > 0 and mark.attempt_id - shown[place - 1] < step) or (
                 place < len(shown) and shown[place] - mark.attempt_id <= step
             )
-            always = self._what == "overview" and mark.kind in ALWAYS and seen[mark.kind] <= OF_ONE_KIND
+            always = not self._is_part and mark.kind in ALWAYS and seen[mark.kind] <= OF_ONE_KIND
             if near or always or self._what == "all":
                 yield mark
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
@@ -13,8 +12,9 @@ from accumaudit.outputs.text import size
 from accumaudit.outputs.timeline.cells import attempt_columns
 from accumaudit.outputs.timeline.details import render_details
 from accumaudit.outputs.timeline.grid import Grid
-from accumaudit.outputs.timeline.marks import mark_text
-from accumaudit.outputs.timeline.model import Section, Timeline
+from accumaudit.outputs.timeline.heads import section_head
+from accumaudit.outputs.timeline.model import Attempt, Section, Timeline
+from accumaudit.outputs.timeline.rows import rows
 from accumaudit.outputs.words import footer, plural, printable, updates
 
 if TYPE_CHECKING:
@@ -24,14 +24,8 @@ if TYPE_CHECKING:
 
 DIM: Final = "dim"
 
-NEVER: Final = 2**63
-"""An attempt that no mark lies after."""
-
 FOLDED: Final = 4
 """Optimizers of a launch that are all shown; of more those without a fault are counted."""
-
-EARLIEST: Final = 10**8
-"""Seconds since 1970 below which a time is none: launches of logs that tell none are numbered."""
 
 FIRST: Final = 2
 """Optimizers that are shown all the same."""
@@ -60,7 +54,7 @@ def _render_run(timeline: Timeline, page: Page, around: int | None) -> None:
     places = {id(attempt): place for place, attempt in enumerate(attempts)}
     for part in _folded(timeline.sections) if around is None else timeline.sections:
         if isinstance(part, Section):
-            head = _head(part, is_foreign=timeline.run.is_foreign)
+            head = section_head(part, is_foreign=timeline.run.is_foreign)
             page.wrapped(printable(head), head="-- ", body=DIM)
             _render_section(part, grid, places, page)
         else:
@@ -90,28 +84,11 @@ def _folded(sections: Sequence[Section]) -> Iterator[Section | str]:
 
 
 def _render_section(section: Section, grid: Grid, places: dict[int, int], page: Page) -> None:
-    marks = list(section.marks)
-
-    def render_marks(before: int) -> None:
-        while marks and marks[0].attempt_id < before:
-            page.line((f"   - {printable(mark_text(marks.pop(0), section))}", DIM))
-
-    last = seen = faulty = 0
-    for attempt in section.attempts:
-        render_marks(last + 1)
-        _render_gap(attempt.place - 1 - seen, attempt.faulty_so_far - bool(attempt.codes) - faulty, page)
-        render_marks(attempt.attempt_id)
-        page.line(*grid.row(places[id(attempt)]))
-        last, seen, faulty = attempt.attempt_id, attempt.place, attempt.faulty_so_far
-    render_marks(last + 1)
-    _render_gap(section.total - seen, section.faulty - faulty, page)
-    render_marks(NEVER)
-
-
-def _render_gap(count: int, faulty: int, page: Page) -> None:
-    if count:
-        which = f", {'all' if faulty == count else f'{faulty:,} of them'} with a fault" if faulty else ""
-        page.line((f"   ... {count:,} more{which}", DIM))
+    for row in rows(section):
+        if isinstance(row, Attempt):
+            page.line(*grid.row(places[id(row)]))
+        else:
+            page.line((f"   {printable(row.text)}", DIM))
 
 
 def _size(run: RunReport) -> str:
@@ -123,48 +100,6 @@ def _size(run: RunReport) -> str:
     world = run.world_size or len(run.ranks)
     parts.append(plural(world, "rank") if len(run.ranks) >= world else f"{len(run.ranks)} of {world} ranks")
     return ", ".join([*parts, *([run.runtime] if run.runtime else [])])
-
-
-def _head(section: Section, *, is_foreign: bool) -> str:
-    """What a section is about, and what was declared for it."""
-    parts = []
-    if section.launches > 1 or section.started_at is not None:
-        parts.append(f"launch {section.launch}" + _started(section.started_at))
-    if section.resumed_from_update is not None:
-        parts.append(f"resumed from update {section.resumed_from_update}")
-    name = section.optimizer_class or "an optimizer"
-    if section.optimizer_name not in (None, "", f"optimizer {section.optimizer}"):
-        name += f" ({section.optimizer_name})"
-    if section.optimizers > 1:
-        name = f"optimizer {section.optimizer}, {name}"
-    if is_foreign:  # what a log does not tell may have been there
-        parts += [_accumulation(section)] if section.accumulation_steps else []
-    else:
-        parts += [name, section.scheduler_class or "no scheduler", _accumulation(section)]
-    if section.max_grad_norm is not None:
-        parts.append(f"norm limit {section.max_grad_norm:g}")
-    if section.recorded_every:
-        parts.append(f"every {section.recorded_every}th attempt is recorded")
-    return ", ".join(parts)
-
-
-def _started(at: float | None) -> str:
-    if at is None or at < EARLIEST:
-        return ""
-    try:
-        moment = datetime.fromtimestamp(at, tz=timezone.utc)
-    except (OverflowError, OSError, ValueError):
-        return ""
-    return f" of {moment:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _accumulation(section: Section) -> str:
-    if section.accumulation_steps is not None:
-        return f"accumulation {section.accumulation_steps}"
-    inferred = {one.accumulation_steps for one in section.attempts if one.accumulation_inferred}
-    if len(inferred) == 1:
-        return f"accumulation {inferred.pop()} (inferred)"
-    return "accumulation not declared"
 
 
 def _render_findings(timeline: Timeline, page: Page) -> None:

@@ -23,16 +23,19 @@ import duckdb
 
 from accumaudit.engine.catalogue import Catalogue, load_rules
 from accumaudit.engine.evidence import attempts_of_findings
+from accumaudit.engine.findings import AuditReport
 from accumaudit.engine.ignoring import Ignore
 from accumaudit.engine.judge import audit
 from accumaudit.engine.rule import RuleError
 from accumaudit.ledger import loading
-from accumaudit.ledger.reader import LedgerError, read_ledger
+from accumaudit.ledger.reader import Ledger, LedgerError, read_ledger
 from accumaudit.service.judging import thin, wire
 from accumaudit.service.points import points
 
 POINTS: Final = 20_000
 """The newest attempts of a run that are given."""
+
+INSTALL: Final = "pip install 'accumaudit[report]'"
 
 REMOVAL: Final = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
 
@@ -82,7 +85,8 @@ class Desk:
         """What the rules say of the runs in a folder, or why they say nothing."""
         began = time.process_time()
         try:
-            return {**self._judge(request), "seconds": time.process_time() - began}
+            said = self._tell(request) if "post_mortem" in request else self._judge(request)
+            return {**said, "seconds": time.process_time() - began}
         except (LedgerError, RuleError, duckdb.Error, OSError, MemoryError) as error:
             text = " ".join(str(error).split()) or type(error).__name__
             return {"error": text[:1000], "seconds": time.process_time() - began}
@@ -103,19 +107,34 @@ class Desk:
             shutil.rmtree(folder, ignore_errors=True)
         return {"runs": runs, "size": size, "is_thin": True, "files": files}
 
+    def _tell(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The post-mortem of one run, as a page."""
+        name = request["post_mortem"]
+        try:
+            from accumaudit.outputs.postmortem.html import rendered
+            from accumaudit.postmortem import post_mortems
+
+            places = [Path(place) for place in request["places"]]
+            size = sum(map(thin.size_of, places))
+            if size > request["limit"]:
+                raise LedgerError(f"{size / 2**30:.1f} GiB of records are more than is read for a page")
+            with self._audited(places, request) as (ledger, report, names):
+                ledgers = [one for one in report.runs if one.format == "ledger"]
+                run = next((one for one in ledgers if names.get(one.run_id) == name), None)
+                if run is None:
+                    raise LedgerError(f"there is no record of {name} in its folder, or not yet")
+                (told,) = post_mortems(ledger, replace(report, runs=(run,)))
+            page = rendered([replace(told, run=replace(told.run, run_id=name))])
+        except ModuleNotFoundError as error:
+            if not error.name or error.name.startswith("accumaudit"):
+                raise
+            return {"error": f"this needs {error.name}, which is not installed: {INSTALL}"}
+        if len(page) > request["largest"]:
+            return {"error": f"the page would have {len(page):,} characters, more than are served"}
+        return {"page": page}
+
     def _audit(self, places: list[Path], request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        if self._catalogue is None:
-            self._catalogue = load_rules(*map(Path, request["rules"]))
-        loading.CONFIG.update(memory_limit=request["memory"], threads=1)
-        with read_ledger(places) as ledger:
-            names = _names(ledger.runs, request["names"])
-            report = audit(
-                ledger,
-                self._catalogue,
-                select=request["select"],
-                ignore=[*request["ignore"], *_ignores(request["ignores"], names)],
-                params=request["params"],
-            )
+        with self._audited(places, request) as (ledger, report, names):
             attempts = attempts_of_findings(ledger.connection)
             launches = ledger.connection.execute(LAUNCHES).fetchall()
             histories = points(ledger.connection)
@@ -130,6 +149,25 @@ class Desk:
             for run in report.runs
             if run.run_id in names
         ]
+
+    @contextlib.contextmanager
+    def _audited(
+        self, places: list[Path], request: Mapping[str, Any]
+    ) -> Iterator[tuple[Ledger, AuditReport, dict[str, str]]]:
+        """The records of folders, what the rules say of them, and the service's names of the runs."""
+        if self._catalogue is None:
+            self._catalogue = load_rules(*map(Path, request["rules"]))
+        loading.CONFIG.update(memory_limit=request["memory"], threads=1)
+        with read_ledger(places) as ledger:
+            names = _names(ledger.runs, request["names"])
+            report = audit(
+                ledger,
+                self._catalogue,
+                select=request["select"],
+                ignore=[*request["ignore"], *_ignores(request["ignores"], names)],
+                params=request["params"],
+            )
+            yield ledger, report, names
 
 
 def _names(runs: Sequence[tuple[str, str]], known: Mapping[str, str]) -> dict[str, str]:

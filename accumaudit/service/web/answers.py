@@ -23,7 +23,11 @@ _TYPES: Final = {
 
 
 def answer(
-    request: Request, body: str | bytes, media_type: str, headers: Mapping[str, str] | None = None
+    request: Request,
+    body: str | bytes,
+    media_type: str,
+    headers: Mapping[str, str] | None = None,
+    status: int = 200,
 ) -> Response:
     """The body, compressed where the client says that it can read that."""
     content = body.encode("utf-8", "backslashreplace") if isinstance(body, str) else body
@@ -31,7 +35,18 @@ def answer(
     if len(content) > SMALL and takes_gzip(request.headers.get("accept-encoding", "")):
         content = gzip.compress(content, compresslevel=4, mtime=0)
         given["Content-Encoding"] = "gzip"
-    return Response(content, media_type=media_type, headers=given)
+    return Response(content, status, media_type=media_type, headers=given)
+
+
+def packed_answer(
+    request: Request, packed: bytes, media_type: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """A body that is kept compressed: as it is where the client can read that."""
+    given = {"Vary": "Accept-Encoding", **(headers or {})}
+    if not takes_gzip(request.headers.get("accept-encoding", "")):
+        return Response(gzip.decompress(packed), media_type=media_type, headers=given)
+    given["Content-Encoding"] = "gzip"
+    return Response(packed, media_type=media_type, headers=given)
 
 
 def takes_gzip(accepted: str) -> bool:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from accumaudit.service.board import Board
     from accumaudit.service.web.options import Options
+    from accumaudit.service.web.reports import Reports
 
 JSON: Final = "application/json"
 
@@ -38,10 +39,10 @@ class _AnyName(PathConvertor):
 register_url_convertor("any_name", _AnyName())
 
 
-def create_app(board: Board, options: Options) -> Starlette:
+def create_app(board: Board, options: Options, reports: Reports) -> Starlette:
     """The application that shows what hangs on the board."""
     answers, files = _Answers(board), Files()
-    pages = Pages(board, files.addresses)
+    pages = Pages(board, reports, files.addresses)
     app = Starlette(
         routes=[
             Route("/", pages.overview),

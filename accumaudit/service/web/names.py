@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, quote, unquote_to_bytes
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from accumaudit.service.snapshot import RunView, Snapshot
+
+
+POST_MORTEM: Final = "/postmortem"
+"""Behind the address of a run."""
 
 
 def quoted(run_id: str) -> str:
@@ -19,10 +23,17 @@ def quoted(run_id: str) -> str:
     return quote(run_id + "/" * (run_id in ("", ".", "..")), safe="", errors="surrogateescape")
 
 
-def name_in_path(request: Request, prefix: str) -> str:
-    """What follows the prefix of the path, as it was before it was quoted."""
+def name_in_path(request: Request, prefix: str, suffix: str = "") -> str:
+    """What stands between the prefix and the suffix of the path, as it was before it was quoted."""
     path: bytes = request.scope["raw_path"]
-    return unquote_to_bytes(path.removeprefix(prefix.encode())).decode("utf-8", "surrogateescape")
+    name = path.removeprefix(prefix.encode()).removesuffix(suffix.encode())
+    return unquote_to_bytes(name).decode("utf-8", "surrogateescape")
+
+
+def is_post_mortem(request: Request) -> bool:
+    """Whether the path of a run asks for its post-mortem: in the name itself the slash would be quoted."""
+    path: bytes = request.scope["raw_path"]
+    return path.removeprefix(b"/runs/").endswith(POST_MORTEM.encode())
 
 
 def name_in_query(request: Request) -> str | None:

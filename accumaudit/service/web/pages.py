@@ -1,7 +1,8 @@
-"""The two pages: all runs, and one run."""
+"""The pages: all runs, one run, and what went wrong with it."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,9 +13,16 @@ from accumaudit import __version__
 from accumaudit.engine.findings import BROKEN, PASSED
 from accumaudit.outputs.words import plural, printable
 from accumaudit.service.web import views
-from accumaudit.service.web.answers import answer, not_found
+from accumaudit.service.web.answers import answer, not_found, packed_answer
 from accumaudit.service.web.events import mark_of_all, mark_of_run
-from accumaudit.service.web.names import count_in_query, name_in_path, named, quoted
+from accumaudit.service.web.names import (
+    POST_MORTEM,
+    count_in_query,
+    is_post_mortem,
+    name_in_path,
+    named,
+    quoted,
+)
 from accumaudit.service.web.plots import HEIGHT, MOST_POINTS, WIDTH, plots
 
 if TYPE_CHECKING:
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
 
     from accumaudit.service.board import Board
     from accumaudit.service.snapshot import OptimizerView, Point, RunView, Snapshot
+    from accumaudit.service.web.reports import Reports
 
 HTML: Final = "text/html"
 ROWS: Final = 200
@@ -32,13 +41,16 @@ ATTEMPTS: Final = 20
 """Attempts in the table of an optimizer."""
 OPTIMIZERS: Final = 8
 """Optimizers of a run that are drawn."""
+AGAIN: Final = 2
+"""Seconds after which a browser asks again for what is being made."""
 
 
 class Pages:
     """Makes the pages of what hangs on the board."""
 
-    def __init__(self, board: Board, addresses: Mapping[str, str]) -> None:
+    def __init__(self, board: Board, reports: Reports, addresses: Mapping[str, str]) -> None:
         self._board = board
+        self._reports = reports
         self._templates = _templates(addresses)
 
     def overview(self, request: Request) -> Response:
@@ -49,15 +61,42 @@ class Pages:
         return self._answer(request, "overview.html", _overview(self._board.snapshot, page))
 
     def run(self, request: Request) -> Response:
-        """One run."""
+        """One run, or its post-mortem."""
+        if is_post_mortem(request):
+            return self._post_mortem(request)
         snapshot = self._board.snapshot
         run = named(snapshot, name_in_path(request, "/runs/"))
         if run is None:
             return not_found("run of this name")
         return self._answer(request, "run.html", _run(run, snapshot))
 
-    def _answer(self, request: Request, template: str, shown: Mapping[str, Any]) -> Response:
-        return answer(request, self._templates.get_template(template).render(shown), HTML)
+    def _post_mortem(self, request: Request) -> Response:
+        """What was made, or that it is being made, or why it cannot be."""
+        snapshot = self._board.snapshot
+        run = named(snapshot, name_in_path(request, "/runs/", POST_MORTEM))
+        if run is None:
+            return not_found("run of this name")
+        report = self._reports.report(run, snapshot)
+        if report is None:
+            again = {"Refresh": str(AGAIN), "Retry-After": str(AGAIN)}
+            waits = self._reports.making not in (None, run.run_id)
+            shown = {**_no_report(run, snapshot), "waits": waits, "trouble": None}
+            return self._answer(request, "report.html", shown, again, 202)
+        if report.trouble is not None:
+            shown = {**_no_report(run, snapshot), "waits": False, "trouble": report.trouble}
+            return self._answer(request, "report.html", shown, status=503)
+        policy = report.policy and {"Content-Security-Policy": f"{report.policy}; frame-ancestors 'none'"}
+        return packed_answer(request, report.page, HTML, policy or None)
+
+    def _answer(
+        self,
+        request: Request,
+        template: str,
+        shown: Mapping[str, Any],
+        headers: Mapping[str, str] | None = None,
+        status: int = 200,
+    ) -> Response:
+        return answer(request, self._templates.get_template(template).render(shown), HTML, headers, status)
 
 
 def _templates(addresses: Mapping[str, str]) -> jinja2.Environment:
@@ -103,6 +142,7 @@ def _run(run: RunView, snapshot: Snapshot) -> dict[str, Any]:
         "mark": mark_of_run(run),
         "stream": f"/events?run={quoted(run.run_id)}",
         "api": f"/api/runs/{quoted(run.run_id)}",
+        "post_mortem": f"/runs/{quoted(run.run_id)}{POST_MORTEM}",
         "name": views.shown(run.run_id),
         "severity": next((one.verdict.severity for one in run.active), "none"),
         "found": views.found(run),
@@ -125,6 +165,18 @@ def _run(run: RunView, snapshot: Snapshot) -> dict[str, Any]:
         "troubles": [printable(one) for one in snapshot.troubles],
         "made": views.moment(snapshot.time),
         "ready": snapshot.ready,
+    }
+
+
+def _no_report(run: RunView, snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "address": f"/runs/{quoted(run.run_id)}",
+        "api": f"/api/runs/{quoted(run.run_id)}",
+        "name": views.shown(run.run_id),
+        "command": f"accumaudit postmortem {shlex.quote(run.report.path)}",
+        "troubles": [printable(one) for one in snapshot.troubles],
+        "ready": snapshot.ready,
+        "made": None,
     }
 
 

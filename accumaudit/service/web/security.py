@@ -36,7 +36,9 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
 }
+"""Of every answer, where it says nothing else itself."""
 _LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -61,8 +63,8 @@ class Guard:
         async def send_strict(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
-                headers.setdefault("Cache-Control", "no-store")
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         refusal = self._refusal(scope)

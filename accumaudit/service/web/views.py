@@ -9,22 +9,13 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 from accumaudit.engine.findings import NOT_CHECKED, PASSED, Finding, RunReport, Verdict
+from accumaudit.outputs.advice import fixes, framework, own_fix
 from accumaudit.outputs.text import size
 from accumaudit.outputs.words import number, plural, printable, ranks, spans, updates
 from accumaudit.service.web.names import quoted
 
 if TYPE_CHECKING:
     from accumaudit.service.snapshot import FindingView, Intake, OptimizerView, Point, RankView, RunView
-
-LOOP: Final = "Hand-written loop"
-_RUNTIMES: Final = {
-    "transformers": "Trainer",
-    "accelerate": "Accelerate",
-    "lightning": "Lightning",
-    "deepspeed": "DeepSpeed",
-}
-_WRAPPERS: Final = {"ddp": "DDP", "fsdp": "FSDP", "deepspeed": "DeepSpeed"}
-"""By what the wrapper's name begins with; a loop of one's own drives them."""
 
 UNKNOWN: Final = "\N{EN DASH}"
 
@@ -125,7 +116,6 @@ def card(one: FindingView, view: RunView) -> Card:
     """A finding with what to do."""
     run, verdict, finding = view.report, one.verdict, one.verdict.finding
     assert finding is not None
-    manual, own = fixes(verdict), framework(view)
     first = finding.examples[0] if finding.examples else None
     return Card(
         code=printable(verdict.code),
@@ -137,8 +127,8 @@ def card(one: FindingView, view: RunView) -> Card:
         where=printable(_where(finding, run)),
         first=printable(f"{first.file}:{first.line}") if first and first.file else None,
         advice=printable(verdict.advice),
-        own_fix=next(((head, text) for head, text in manual if head == own), None),
-        fixes=manual,
+        own_fix=own_fix(verdict, framework(run, view.wrapper)),
+        fixes=fixes(verdict),
         since=moment(one.first_seen),
         withdrawn=one.withdrawn,
     )
@@ -156,25 +146,6 @@ def _where(finding: Finding, run: RunReport) -> str:
         parts.append(ranks(finding, run))
     parts.append(plural(finding.count, "attempt"))
     return ", ".join(parts)
-
-
-def fixes(verdict: Verdict) -> tuple[tuple[str, str], ...]:
-    """What to do by runtime: the lines behind the advice, each with the runtime before a colon."""
-    lines: list[str] = []
-    for line in verdict.fix.partition("\n\n")[2].splitlines():
-        if line.startswith(" ") and lines:
-            lines[-1] += f" {line.strip()}"
-        elif line.strip():
-            lines.append(line.strip())
-    parted = (line.partition(":") for line in lines)
-    return tuple((printable(head), printable(rest.strip())) for head, _, rest in parted)
-
-
-def framework(run: RunView) -> str:
-    """What the manuals call the framework of a run."""
-    wrapper = run.wrapper or "none"
-    by_wrapper = next((name for start, name in _WRAPPERS.items() if wrapper.startswith(start)), LOOP)
-    return _RUNTIMES.get(run.report.runtime or "", by_wrapper)
 
 
 def unchecked(run: RunReport) -> list[tuple[str, list[Verdict]]]:
