@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from accumaudit.engine.findings import FAILED, NOT_CHECKED, PASSED, STATUSES, AuditReport, RunReport, Verdict
+from accumaudit.outputs.postmortem.views import OUTCOMES
 from accumaudit.outputs.words import footer, number, plural, printable, ranks, spans, updates
 from accumaudit.postmortem.roles import role
 
@@ -67,7 +68,8 @@ def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]], 
 
 def post_mortem(told: PostMortem) -> str:
     """The verdict, the strongest suspects with what to do, and from where to resume."""
-    parts = [_paragraph(_bold(f"Post-mortem of {told.run.run_id}"))]
+    _, outcome = OUTCOMES[told.outcome]
+    parts = [_paragraph(_bold(f"Post-mortem of {told.run.run_id}: {outcome}"))]
     parts += [_paragraph(_text(sentence)) for sentence in told.verdict]
     suspects = (*told.suspects, *told.symptoms)
     if suspects:

@@ -26,6 +26,7 @@ except ModuleNotFoundError:
         "reading a ledger needs duckdb, which is not installed: pip install duckdb", name="duckdb"
     ) from None
 
+from accumaudit.comparison import BYS, TOLERANCE
 from accumaudit.engine.catalogue import load_rules
 from accumaudit.engine.judge import audit
 from accumaudit.engine.rule import SEVERITIES, sql_reason
@@ -328,7 +329,9 @@ class Ledger:
         (told,) = post_mortems(self._read, replace(report, runs=(chosen,)))
         return told
 
-    def compare(self, run: str, other: str, *, by: By | None = None, tolerance: float = 1e-6) -> Comparison:
+    def compare(
+        self, run: str, other: str, *, by: By | None = None, tolerance: float = TOLERANCE
+    ) -> Comparison:
         """Where two runs first differ, and in what: what `accumaudit diff` tells, as an object.
 
         Args:
@@ -341,7 +344,6 @@ class Ledger:
             ValueError: there is no such run, or no such way to align them.
             accumaudit.comparison.comparing.ComparisonError: they cannot be aligned so; the text says why.
         """
-        from accumaudit.comparison import BYS
         from accumaudit.comparison.comparing import compare
 
         if by is not None and by not in BYS:

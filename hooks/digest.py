@@ -34,7 +34,10 @@ _MIXERS: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def input_digest(tensor: Tensor) -> Tensor | int:
-    """The digest of a forward's input: at once where it is small and on the CPU."""
+    """The digest of a forward's input: at once where it is small and on the CPU.
+
+    It is then of another kind, which does not compare with that of the same input on a device.
+    """
     if type(tensor) is Tensor and tensor.is_cpu and tensor.is_contiguous():
         size = tensor.numel() * tensor.element_size()
         if size <= BYTES and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):

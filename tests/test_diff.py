@@ -72,7 +72,7 @@ class TestTrainings:
         assert found.verdict[0] == "The data differ, from update 1 on."
         assert found.first is not None
         assert (found.first.field, found.first.at) == ("data_digest", 1)
-        assert "of the 96 different micro-batches of eight, seed saw none at any time" in found.data
+        assert found.data.endswith("different micro-batches of eight, the record of seed holds none.")
 
     def test_half_the_batch_is_aligned_by_tokens(self, trained: Ledger) -> None:
         found = compare(trained, "eight", "half")
@@ -93,13 +93,13 @@ class TestTrainings:
         assert (found.first.field, found.first.at, found.beside) == ("learning_rate", 7, ())
         assert found.first.relative == pytest.approx(0.5)
         assert {(one.field, one.at) for one in found.later} >= {("loss", 8), ("grad_norm", 8)}
-        assert found.verdict[1] == "The same update to 1e-06 until update 6."
+        assert found.verdict[1] == "The same update to 1e-06 until update 6, in all that was compared."
         assert found.data.startswith("Both saw the same data in the same order")
 
     def test_a_resumed_run_is_the_straight_one(self, trained: Ledger) -> None:
         found = compare(trained, "eight", "resumed", tolerance=0)
         assert found.same
-        assert found.verdict[0].startswith("The same update, bit for bit, until update 12")
+        assert found.verdict[0].startswith("The same update to the last digit until update 12")
         assert found.sides[1].launches == 2
 
     def test_another_precision_is_the_same_within_a_wider_tolerance(self, trained: Ledger) -> None:
@@ -112,7 +112,7 @@ class TestTrainings:
     def test_two_ranks_are_one_of_twice_the_micro_steps(self, trained: Ledger) -> None:
         found = compare(trained, "eight", "two-ranks")
         assert found.same, found.verdict
-        assert found.why == "an update has 8 micro-steps over all ranks, in both runs"
+        assert found.why == "most updates have 8 micro-steps over all ranks, in both runs"
         assert found.data.startswith("Both saw the same micro-batches at all 12 places")
 
     def test_micro_steps_are_counted_through_updates(self, trained: Ledger) -> None:
@@ -129,12 +129,17 @@ class TestTrainings:
         assert [rate.y[6] for rate in rates if rate] == pytest.approx([0.01 * 0.98**6, 0.02 * 0.98**6])
 
 
-def ledger_of(folder: Path, first: Any, second: Any, **options: Any) -> Comparison:
-    """The comparison of two hand-made runs; each is the arguments of `write_run`."""
+def two_runs(folder: Path, first: Any, second: Any) -> Ledger:
+    """Two hand-made runs, a and b; each is the arguments of `write_run`, or such a list of its launches."""
     for name, run in (("a", first), ("b", second)):
         for launch in run if isinstance(run, list) else [run]:
             write_run(folder / name, **launch)
-    with read_ledger([folder / "a", folder / "b"]) as ledger:
+    return read_ledger([folder / "a", folder / "b"])
+
+
+def ledger_of(folder: Path, first: Any, second: Any, **options: Any) -> Comparison:
+    """The comparison of two such runs."""
+    with two_runs(folder, first, second) as ledger:
         return compare(ledger, "a", "b", **options)
 
 
@@ -177,7 +182,7 @@ class TestFields:
         found = compare(changed, "usual", name)
         assert found.first is not None
         assert (found.first.field, found.first.at) == (CHANGES[name][0], 4)
-        assert found.verdict[-1] == "The same update to 1e-06 until update 3."
+        assert found.verdict[-1] == "The same update to 1e-06 until update 3, in all that was compared."
         assert not found.same
 
     def test_one_rank_that_differs_is_seen(self, tmp_path: Path) -> None:
@@ -192,12 +197,69 @@ class TestFields:
         assert found.first is not None
         assert found.first.values == (0, 1)
 
+    def test_a_skipped_attempt_moves_the_data_behind_it(self, tmp_path: Path) -> None:
+        straight = [{"data_digest": [f"{update:016x}"] * 4} for update in range(5)]
+        shifted = [*straight[:2], {**straight[2], "skipped": True}, *straight[3:]]
+        runs = [{"updates": run, "ranks": 1} for run in (straight, shifted)]
+        found = ledger_of(tmp_path, *runs)
+        assert fields(found)[:2] == [("skips", 3), ("data_digest", 3)]
+        assert found.data.startswith("Not the same data in the updates that were applied, first at update 3:")
+
+    def test_what_was_skipped_after_the_last_update_is_no_update(self, tmp_path: Path) -> None:
+        found = ledger_of(tmp_path, {"updates": 3}, {"updates": [{}, {}, {}, {"skipped": True}]})
+        assert found.same
+        assert found.only == (0, 0)
+        assert found.remarks == ("b: 1 skipped attempt before no recorded update, not compared",)
+
+    def test_data_of_a_rank_without_record_are_not_compared(self, tmp_path: Path) -> None:
+        updates: list[dict[str, Any]] = [{"data_digest": [f"{update:016x}"] * 4} for update in range(3)]
+        lacking = [updates[0], {**updates[1], "on": {1: None}}, updates[2]]
+        found = ledger_of(tmp_path, {"updates": updates}, {"updates": lacking})
+        assert found.same, found.verdict
+        assert "data (at 2 of 3 places)" in found.verdict[0]
+        assert found.data.endswith("in the same order, at the 2 places of which both have the digests.")
+
+    def test_digests_alone_do_not_prove_other_data(self, tmp_path: Path) -> None:
+        def run(digit: str, torch: str) -> dict[str, Any]:
+            digests = [f"{digit}{place:015x}" for place in range(4)]
+            attempt = {"data_digest": digests, "loss": None}
+            return {"updates": [attempt] * 3, "ranks": 1, "versions": {"torch": torch}}
+
+        weak = ledger_of(tmp_path, run("1", "2.13.0"), run("2", "2.13.0+cpu"))
+        assert weak.verdict[0] == "The digests of the data differ, from update 1 on."
+        assert weak.data.endswith("as another integer type, or on another kind of device.")
+        proof = ledger_of(tmp_path / "proof", run("1", "2.13.0+cpu"), run("2", "2.12.0+cpu"))
+        assert proof.verdict[0] == "The data differ, from update 1 on."
+
+    def test_losses_that_each_rank_reports_are_not_compared_over_other_ranks(self, tmp_path: Path) -> None:
+        apart: dict[str, Any] = {"on": {0: {"reported_loss": 2.0}, 1: {"reported_loss": 3.0}}}
+        one: dict[str, Any] = {"reported_loss": 2.0, "on": {1: None}}
+        found = ledger_of(tmp_path, {"updates": [apart] * 3}, {"updates": [one] * 3, "recorded_ranks": [0]})
+        assert found.same
+        assert "reported loss" in {one.label for one in found.not_compared}
+
+    def test_tokens_are_counted_whatever_the_tolerance(self, tmp_path: Path) -> None:
+        runs = [{"updates": [{"valid_tokens": [100.0] * 3 + [last]}] * 2} for last in (100.0, 99.0)]
+        assert fields(ledger_of(tmp_path, *runs, tolerance=0.02))[0] == ("valid_tokens", 1)
+
+    def test_values_that_are_no_numbers_count_as_the_same_and_are_told(self, tmp_path: Path) -> None:
+        runs = [{"updates": [{}, {"grad_norm_after_clip": norm}]} for norm in (math.nan, math.inf)]
+        found = ledger_of(tmp_path, *runs)
+        assert found.same
+        assert found.remarks == (
+            "the gradient norm at the step is not finite in both at 1 place, which counts as the same",
+        )
+
     def test_data_in_another_order_is_the_same_update(self, tmp_path: Path) -> None:
         digests = [f"{place:016x}" for place in range(4)]
         runs = [{"updates": [{"data_digest": one}] * 3, "ranks": 1} for one in (digests, digests[::-1])]
-        found = ledger_of(tmp_path, *runs)
+        with two_runs(tmp_path, *runs) as ledger:
+            found, strict = (compare(ledger, "a", "b", tolerance=tolerance) for tolerance in (1e-6, 0))
         assert found.same
         assert found.data.endswith("the micro-batches of update 1 are the same in another order.")
+        assert strict.verdict[0] == "The micro-batches of update 1 are the same in another order."
+        assert strict.first is not None
+        assert strict.first.values == (digests[0], digests[3])
 
     def test_data_at_other_places_are_counted(self, tmp_path: Path) -> None:
         digests = [[f"{4 * update + place:016x}" for place in range(4)] for update in range(4)]
@@ -205,8 +267,8 @@ class TestFields:
         runs = [{"updates": [{"data_digest": one} for one in run], "ranks": 1} for run in (digests, moved)]
         found = ledger_of(tmp_path, *runs)
         assert found.data == (
-            "Not the same data, from update 3 on: "
-            "of the 16 different micro-batches of a, b saw 12 at any time."
+            "Not the same data, first at update 3: "
+            "of the 16 different micro-batches of a, the record of b holds 12."
         )
 
     def test_digests_of_another_kind_of_device_are_not_compared(self, tmp_path: Path) -> None:
@@ -239,8 +301,9 @@ class TestFields:
 
     def test_the_tolerance_is_a_share_of_the_larger(self, tmp_path: Path) -> None:
         runs = [{"updates": [{"grad_norm_after_clip": norm}] * 2} for norm in (1.0, 1.001)]
-        assert fields(ledger_of(tmp_path, *runs)) == [("grad_norm", 1)]
-        wide = ledger_of(tmp_path / "wide", *runs, tolerance=0.01)
+        with two_runs(tmp_path, *runs) as ledger:
+            narrow, wide = (compare(ledger, "a", "b", tolerance=tolerance) for tolerance in (1e-6, 0.01))
+        assert fields(narrow) == [("grad_norm", 1)]
         assert wide.same
         largest = {one.field: one.largest for one in wide.fields}
         assert largest["grad_norm"] == pytest.approx(0.001 / 1.001)
@@ -253,10 +316,11 @@ class TestFields:
 
     def test_bits_of_parameters_count_without_a_tolerance(self, tmp_path: Path) -> None:
         runs = [{"updates": [{"param_digest": digit * 16}] * 2} for digit in "12"]
-        loose = ledger_of(tmp_path, *runs)
+        with two_runs(tmp_path, *runs) as ledger:
+            loose, strict = (compare(ledger, "a", "b", tolerance=tolerance) for tolerance in (1e-6, 0))
         assert loose.same
         assert "The digests of the parameters differ at update 1" in loose.verdict[1]
-        assert fields(ledger_of(tmp_path / "strict", *runs, tolerance=0)) == [("param_digest", 1)]
+        assert fields(strict) == [("param_digest", 1)]
 
     def test_optimizers_are_compared_each(self, tmp_path: Path) -> None:
         def both(rate: float) -> list[dict[str, Any]]:
@@ -296,12 +360,20 @@ class TestAlignment:
         found = ledger_of(tmp_path, {"updates": 3}, {"updates": 5})
         assert found.same
         assert found.only == (0, 2)
-        assert found.verdict[-1] == "b has 2 updates that the other has not."
+        assert found.verdict[-1] == "The record of b has 2 updates that the other has not."
 
     def test_records_of_every_third_attempt_are_compared_there(self, tmp_path: Path) -> None:
         found = ledger_of(tmp_path, {"updates": 7}, {"updates": 7, "every": 3})
         assert (found.places, found.only) == (3, (4, 0))
         assert found.same
+        assert "until update 7, the last that both have, where both have a record;" in found.verdict[0]
+        assert "skipped attempts (at 1 of 3 places)" in found.verdict[0]
+
+    def test_updates_that_cannot_be_counted_are_not_compared(self, tmp_path: Path) -> None:
+        later = {"launch": "bbbb", "started_at": 1.8e9, "optimizer_state_step_at_attach": 9}
+        gaps: dict[str, Any] = {"updates": 9, "every": 3}
+        with pytest.raises(ComparisonError, match="the updates of b cannot be counted"):
+            ledger_of(tmp_path, {"updates": 18}, [gaps, {**gaps, **later}])
 
     def test_a_run_without_updates_is_not_compared(self, tmp_path: Path) -> None:
         with pytest.raises(ComparisonError, match="b has no update"):
@@ -319,7 +391,7 @@ class TestAlignment:
             tmp_path, {"updates": 4, "ranks": 1}, {"updates": [odd] * 5, "ranks": 1}, by="tokens"
         )
         assert {one.field for one in found.fields} == {"learning_rate", "weight_decays"}
-        assert "no update of both ends at the same count of valid tokens" in found.remarks[-1]
+        assert "too few updates of both end at the same count of valid tokens" in found.remarks[-1]
 
     def test_no_update_in_common_is_nothing_compared(self, tmp_path: Path) -> None:
         found = ledger_of(tmp_path, {"updates": 3}, {"updates": 2, "first_update": 10})
@@ -342,11 +414,16 @@ class TestCommand:
         assert (result.exit_code, result.stderr) == (1, "")
         first = "The first difference is in the learning rate at update 3: 0.000970873786 in a and"
         assert first in result.stdout
-        assert result.stdout == invoke(runs / "a", runs / HOSTILE).stdout
+
+    def test_the_memory_of_the_database_is_limited(self, runs: Path) -> None:
+        assert invoke(runs / "a", runs / "a", "--memory", "much").exit_code == 2
+        small = invoke(runs / "a", runs / "a", "--memory", "1KB")
+        assert small.exit_code == 2
+        assert "the records cannot be read" in small.stderr
 
     def test_a_run_is_the_same_as_itself(self, runs: Path) -> None:
-        result = invoke(runs / "a", runs / "a")
-        assert result.exit_code == 0
+        result = invoke(runs / "a", runs / "a", "--memory", "300MB")
+        assert (result.exit_code, result.stderr) == (0, "")
         assert "both are the same run" in result.stdout
 
     def test_json_has_every_field(self, runs: Path) -> None:
@@ -410,6 +487,6 @@ def test_logs_of_other_programs_are_compared_by_step(tmp_path: Path) -> None:
 
 def test_the_ways_to_count_are_those_of_the_command(tmp_path: Path) -> None:
     write_run(tmp_path / "a", 3)
-    ways: tuple[By, ...] = ("update", "tokens", "micro-step")
+    ways: tuple[By, ...] = ("tokens", "micro-step")
     for by in ways:
         assert f"Aligned by {by}, 3 places" in invoke(tmp_path / "a", tmp_path / "a", "--by", by).stdout

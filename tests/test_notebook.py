@@ -224,7 +224,7 @@ class TestPostMortem:
         assert told.first_wrong is not None
         assert told.first_wrong.verdict.code == "ACC101"
         text = seen(told._repr_html_())
-        assert text.startswith(f"Post-mortem of {HOSTILE} | {told.verdict[0]} | ")
+        assert text.startswith(f"Post-mortem of {HOSTILE}: Faulty updates | {told.verdict[0]} | ")
         assert "| error | ACC101 fixed-divisor-tail | updates 3 and 13 | both ranks | a short window" in text
         assert told.advice in text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,16 @@ from typing import Any
 import pytest
 
 from accumaudit.engine.catalogue import load_rules
+from accumaudit.engine.ignoring import Ignore
 from accumaudit.engine.judge import audit
 from accumaudit.ledger.reader import read_ledger
 from accumaudit.postmortem import PostMortem, post_mortems
 from accumaudit.postmortem.roles import role
+from accumaudit.postmortem.story import at
 from accumaudit.postmortem.suspects import NEAR
-from accumaudit.testing.records import write_run
+from accumaudit.testing.records import build_run, write_records, write_run
+
+pytestmark = pytest.mark.slow  # a ledger is judged for each question
 
 FALLING = [4.0 - 0.015 * update for update in range(120)]
 HIGH = [3.9 + 0.01 * (update % 3) for update in range(40)]
@@ -37,6 +42,11 @@ def attempts(
         own = {"microbatches": 4, **(faults or {}).get(number, {})}
         made.append({"loss": [loss] * own["microbatches"], **own})
     return made
+
+
+def saved(*attempts: int) -> list[dict[str, Any]]:
+    """Checkpoints after these attempts."""
+    return [{"kind": "checkpoint", "name": f"step-{number}", "attempt_id": number} for number in attempts]
 
 
 def codes(told: PostMortem) -> list[str]:
@@ -88,7 +98,7 @@ def test_what_changed_before_the_divergence_is_told_though_it_is_no_fault(tmp_pa
         111,
         "the learning rate rose from 0.00047619 to 0.01, 21 times as much",
     )
-    assert told.verdict[1].endswith(f". The last change before it: {change.text}, at update 111.")
+    assert told.verdict[1].endswith(f". The last change up to there: {change.text}, at update 111.")
 
 
 def test_a_warm_up_and_a_decay_are_no_changes(tmp_path: Path) -> None:
@@ -130,7 +140,7 @@ def test_faults_without_a_divergence_are_told_from_the_first_on(tmp_path: Path) 
     told = tell(write_run(tmp_path, attempts([3.0, 2.9, 2.8, 2.7], {3: TAIL})))
     assert told.outcome == "faulty"
     assert told.verdict[0].startswith(
-        "From update 3 on updates are not the ones that were meant: a short last"
+        "At update 3 the training is not the one that was meant: a short last window"
     )
     assert told.verdict[1] == (
         "Whether the loss left its history was not checked (fewer than 75 updates have a loss): "
@@ -154,16 +164,16 @@ def test_a_healthy_run_has_no_suspect(tmp_path: Path) -> None:
         (),
         (),
     )
-    assert told.verdict[1] == "The loss did not leave its history: it began at 4 and ends at 2.02."
-    assert told.advice == "Nothing that was found asks for going back."
+    assert told.verdict[1] == "The loss was not found to leave its history: it began at 4 and ends at 2.02."
+    assert told.advice == "Nothing that is reported asks for going back."
 
 
 def test_a_short_record_that_ends_high_is_told_without_a_claim(tmp_path: Path) -> None:
     told = tell(write_run(tmp_path, attempts([3.0, 2.9, 7.5])))
     assert told.outcome == "rose"
     assert told.verdict[0] == (
-        "The loss ends high, at 7.5 in update 3, where it had been 2.9 in update 2; 3 records are too few "
-        "to tell a divergence from a spike."
+        "The last loss is 7.5, at update 3, and the lowest 2.9, at update 2; 3 records are too few to tell a "
+        "divergence from a spike."
     )
     assert told.advice == "The loss rises most at update 3: look for a checkpoint from before it."
 
@@ -176,15 +186,12 @@ def test_a_peak_before_the_lowest_loss_is_not_where_it_began_to_rise(tmp_path: P
 
 
 def test_the_last_checkpoint_before_the_first_fault_is_where_to_resume(tmp_path: Path) -> None:
-    marks = [
-        {"kind": "checkpoint", "name": f"step-{number}", "attempt_id": number} for number in (2, 3, 4, 5)
-    ]
-    told = tell(write_run(tmp_path, attempts([3.0] * 6, {4: HALVED}), marks=marks))
+    told = tell(write_run(tmp_path, attempts([3.0] * 6, {4: HALVED}), marks=saved(2, 3, 4, 5)))
     assert told.checkpoint is not None
     assert told.checkpoint.name == "step-3"
     assert told.advice == (
         "Mend ACC104 wrong-total-weight, then resume from step-3, saved after update 3: the last checkpoint "
-        "before the first fault, at update 4."
+        "that is known to lie before the first fault, at update 4."
     )
 
 
@@ -238,6 +245,7 @@ def test_a_record_without_updates_is_not_said_to_be_clean(tmp_path: Path) -> Non
     assert told.outcome == "unknown"
     assert told.verdict == ("The record holds no update.", "Nothing can be told of this training.")
     assert told.advice == "Nothing could be checked, so the record tells no place to resume from."
+    assert [one.reason for one in told.unchecked] == ["no attempt was recorded"]
 
 
 def test_a_skip_before_any_update_leaves_nothing_to_resume_and_one_after_an_update_does(
@@ -250,5 +258,110 @@ def test_a_skip_before_any_update_leaves_nothing_to_resume_and_one_after_an_upda
     assert first.verdict[0].startswith("At a skipped attempt before any update the training went wrong: ")
     assert "nothing before it can be resumed" in first.advice
     later = tell(write_run(tmp_path / "later", [{}, *storm], ranks=1))
-    assert "resume from before the skipped attempt after update 1" in later.advice
+    assert later.advice.startswith("Resume from before the skipped attempt after update 1.")
     assert later.symptoms[0].harm.attempts == 0
+
+
+def test_a_state_saved_among_attempts_without_a_record_is_no_place_to_resume(tmp_path: Path) -> None:
+    losses, faults = [3.0] * 60, dict.fromkeys(range(35, 61), HALVED)
+    sampled = write_run(tmp_path / "sampled", attempts(losses, faults), every=10, marks=saved(15, 25, 33, 37))
+    told = tell(sampled)
+    assert told.first_wrong is not None
+    assert told.first_wrong.first is not None
+    assert told.first_wrong.first.number == 41
+    assert told.checkpoint is not None
+    assert told.checkpoint.name == "step-25"
+    lost: dict[str, Any] = {"on": {0: None, 1: None}}
+    holed = write_run(tmp_path / "holed", [{}, {}, lost, lost, HALVED], marks=saved(2, 4))
+    told = tell(holed)
+    assert told.checkpoint is not None
+    assert told.checkpoint.name == "step-2"
+
+
+def test_a_state_that_holds_work_done_again_is_no_place_to_resume_though_its_attempt_has_no_record(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path, 60, every=10, marks=saved(15, 38, 47))
+    write_run(
+        tmp_path,
+        attempts([3.0] * 30, {21: HALVED}),
+        every=10,
+        launch="bbbb",
+        first_update=36,
+        started_at=1_700_100_000.0,
+        resumed_from_update=35,
+    )
+    told = tell(tmp_path)
+    assert told.first_wrong is not None
+    assert told.first_wrong.first is not None
+    assert told.first_wrong.first.launch == 2
+    assert told.checkpoint is not None
+    assert told.checkpoint.name == "step-15"
+
+
+def test_the_first_fault_is_the_earliest_though_optimizers_count_attempts_of_their_own(
+    tmp_path: Path,
+) -> None:
+    """The second optimizer steps at every fifth update of the first: its fourth is the first's twentieth."""
+    names = [{"index": place, "class": "AdamW", "name": name} for place, name in enumerate("gd")]
+    marks = [{**mark, "micro_step_id": 4 * mark["attempt_id"]} for mark in saved(5, 9, 14)]
+    often = [HALVED if number >= 10 else {} for number in range(1, 41)]
+    seldom = [{"optimizer": 1, **(TAIL if number == 4 else {})} for number in range(1, 9)]
+    records = build_run(often, optimizers=names, marks=marks)
+    for rank, lines in build_run(seldom, optimizers=names, close=False).items():
+        for number, line in enumerate(lines[1:], start=1):
+            line |= {"micro_step_id": 20 * number, "time": records[rank][5 * number]["time"]}
+            line["seq"] = 1_000 + number
+        records[rank] += lines[1:]
+    told = tell(write_records(tmp_path, records))
+    places = {one.verdict.code: one.first for one in told.suspects}
+    assert {code: (one.optimizer, one.number) for code, one in places.items() if one is not None} == {
+        "ACC104": (0, 10),
+        "ACC101": (1, 4),
+    }
+    assert at(places["ACC101"], told.run) == "update 4 of optimizer 1"
+    assert told.first_wrong is not None
+    assert told.first_wrong.verdict.code == "ACC104"
+    assert told.checkpoint is not None
+    assert told.checkpoint.name == "step-9"
+
+
+def test_losses_that_are_not_finite_at_the_end_are_said_to_be_there(tmp_path: Path) -> None:
+    told = tell(write_run(tmp_path, attempts([*FALLING, *[math.nan] * 3])))
+    assert told.verdict[1] == (
+        "The finite loss was not found to leave its history: it began at 4 and its last finite value is "
+        "2.215; 3 records have a loss that is not finite."
+    )
+
+
+def test_what_is_ignored_is_not_said_to_be_sound(tmp_path: Path) -> None:
+    ignored = [Ignore(rule=code, reason="known") for code in ("ACC104", "ACC901")]
+    with read_ledger([write_run(tmp_path, attempts(FALLING + HIGH, {10: HALVED}))]) as ledger:
+        (told,) = post_mortems(ledger, audit(ledger, load_rules(), ignore=ignored))
+    assert told.outcome == "clean"
+    assert told.verdict[0].endswith(" could not be checked, what is ignored was found by 2 rules.")
+    assert told.verdict[1].startswith(
+        "What ACC901 divergence-onset found of the loss is ignored: it began at 4"
+    )
+
+
+def test_the_first_of_the_faults_after_the_divergence_is_named(tmp_path: Path) -> None:
+    told = tell(
+        write_run(tmp_path, attempts(FALLING + HIGH, {130: TAIL, 140: HALVED}), marks=saved(118, 125))
+    )
+    assert "the first other fault is found after it, at update 130" in told.verdict[1]
+    assert told.advice == (
+        "Resume from step-118, saved after update 118: the last checkpoint that is known to lie before the "
+        "first symptom, at update 121. The log does not show what to mend: change something before going on."
+    )
+
+
+def test_a_fault_of_the_whole_run_leaves_no_place_to_resume(tmp_path: Path) -> None:
+    late = [{"scheduler_step": number - number // 4} for number in range(1, 41)]
+    told = tell(write_run(tmp_path, late, marks=saved(20)))
+    assert [(one.verdict.code, one.first) for one in told.suspects if one.first is None] == [("ACC303", None)]
+    assert told.first_wrong is None
+    assert told.advice == (
+        "Mend ACC303 schedule-drift. What was found is about the whole run: no update is known from before "
+        "which to resume."
+    )

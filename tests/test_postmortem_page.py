@@ -70,7 +70,8 @@ def real(folder: Path, tellings: list[PostMortem]) -> str:
 @pytest.fixture(scope="module")
 def made(folder: Path) -> str:
     """A page with something in every part of it."""
-    return _saved(folder / "made.html", [telling_of()])
+    long = replace(history_of(), title="Optimizer 0: " + 300 * "w")
+    return _saved(folder / "made.html", [telling_of(histories=(long,))])
 
 
 def _saved(file: Path, tellings: list[PostMortem]) -> str:

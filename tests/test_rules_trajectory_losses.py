@@ -64,6 +64,9 @@ class TestDivergenceOnset:
             "a jump": losses(changed(100, lambda loss, _: loss + 3)),
             "a climb": losses(changed(100, lambda loss, since: loss + min(3.0, 0.3 * since))),
             "far above the start": losses(changed(100, lambda loss, _: 1000 * loss)),
+            "falling from afar": losses(
+                changed(100, lambda loss, since: loss + 4000 * math.exp(-since / 60))
+            ),
             "a spike and its plateau": losses(changed(100, lambda loss, since: loss + 3 + 3 / (1 + since))),
             "after a steep fall": losses([max(0.5, 4 - step / 10) for step in range(90)] + [20.0] * 40),
             "not finite": losses(changed(100, lambda *_: NAN)),

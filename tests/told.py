@@ -209,14 +209,14 @@ def empty_of(run: RunReport) -> PostMortem:
     return PostMortem(
         run=run,
         outcome="clean",
-        verdict=("No update was found wrong: 0 rules passed, 90 could not be checked.",),
+        verdict=("0 rules passed, 90 could not be checked.",),
         first_wrong=None,
         onset=None,
         suspects=(),
         symptoms=(),
         others=(),
         checkpoint=None,
-        advice="Nothing that was found asks for going back.",
+        advice="Nothing that is reported asks for going back.",
         loss=None,
         facts=(),
     )

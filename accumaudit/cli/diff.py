@@ -12,10 +12,10 @@ import click
 
 from accumaudit.cli import Choice, StopError
 from accumaudit.cli.config import Settings, find_settings
-from accumaudit.cli.inputs import log_options, open_ledger, place
+from accumaudit.cli.inputs import log_options, memory_option, open_ledger, place
 from accumaudit.cli.progress import progress
 from accumaudit.cli.writing import format_of, missing_packages, write
-from accumaudit.comparison import BYS
+from accumaudit.comparison import BYS, TOLERANCE
 from accumaudit.outputs import comparison as outputs
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _tolerance(_: click.Context, param: click.Parameter, value: float) -> float:
 @click.option(
     "--tolerance",
     type=float,
-    default=1e-6,
+    default=TOLERANCE,
     show_default=True,
     callback=_tolerance,
     metavar="SHARE",
@@ -59,6 +59,7 @@ def _tolerance(_: click.Context, param: click.Parameter, value: float) -> float:
     metavar="FILE",
     help="Write it to a file: FILE.html, FILE.md, FILE.json, FILE.txt.",
 )
+@memory_option
 @log_options
 def command(
     run_a: Path | str,
@@ -67,6 +68,7 @@ def command(
     tolerance: float,
     format_: str | None,
     output: Path | None,
+    memory: str | None,
     arguments: Path | None,
     columns: Mapping[str, str],
 ) -> None:
@@ -83,20 +85,26 @@ def command(
     settings = replace(found, arguments=arguments or found.arguments, columns=columns or found.columns)
     with missing_packages():
         importlib.import_module(f"{outputs.__name__}.{outputs.FORMATS[form]}")
-        compared = _compared((run_a, run_b), settings, by, tolerance, charts=form == "html")
+        compared = _compared((run_a, run_b), settings, memory, by, tolerance, charts=form == "html")
         text = outputs.rendered(compared, form)
     write(text, output)
-    if not any(one.compared for one in compared.fields):
+    if not compared.judged:
         raise SystemExit(2)
     raise SystemExit(0 if compared.same else 1)
 
 
 def _compared(
-    places: Sequence[Path | str], settings: Settings, by: By | None, tolerance: float, *, charts: bool
+    places: Sequence[Path | str],
+    settings: Settings,
+    memory: str | None,
+    by: By | None,
+    tolerance: float,
+    *,
+    charts: bool,
 ) -> Comparison:
     from accumaudit.comparison.sides import unnumbered
 
-    ledger = open_ledger([unnumbered(place) for place in places], settings)
+    ledger = open_ledger(map(unnumbered, places), settings, memory_limit=memory)
     try:
         return compared(ledger, places, by, tolerance, charts=charts)
     finally:
@@ -107,7 +115,7 @@ def compared(
     ledger: Ledger,
     places: Sequence[Path | str],
     by: By | None,
-    tolerance: float = 1e-6,
+    tolerance: float = TOLERANCE,
     *,
     charts: bool,
 ) -> Comparison:

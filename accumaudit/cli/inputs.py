@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -68,6 +69,23 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="What the columns of a CSV or JSONL file are: step=iter,learning_rate=lr.",
     )
     return arguments(columns(command))
+
+
+def _size(_: click.Context, param: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not re.fullmatch(r"\s*0*[1-9]\d*(\.\d+)?\s*[KMGT]i?B\s*", text, re.IGNORECASE):
+        what = f"`{text}` is no amount of memory; write a number and its unit, as in 3GB or 800MB"
+        raise click.BadParameter(what, param=param)
+    return text
+
+
+def memory_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what a verb that asks much of the database may be told of its memory."""
+    return click.option(
+        "--memory",
+        callback=_size,
+        metavar="SIZE",
+        help="What the database may take, 3GB: the rest goes to the temporary folder.",
+    )(command)
 
 
 def open_ledger(

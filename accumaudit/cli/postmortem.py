@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 
 from accumaudit.cli import Choice, StopError
 from accumaudit.cli.config import Settings, find_settings
-from accumaudit.cli.inputs import log_options, open_ledger, place
+from accumaudit.cli.inputs import log_options, memory_option, open_ledger, place
 from accumaudit.cli.judging import exit_status, judge, tell_unused, wanted_rules
 from accumaudit.cli.progress import progress
 from accumaudit.cli.writing import format_of, missing_packages, write
@@ -25,13 +24,6 @@ if TYPE_CHECKING:
     from accumaudit.engine.findings import AuditReport
     from accumaudit.ledger.reader import Ledger
     from accumaudit.postmortem import PostMortem
-
-
-def _size(_: click.Context, param: click.Parameter, text: str | None) -> str | None:
-    if text is not None and not re.fullmatch(r"\s*0*[1-9]\d*(\.\d+)?\s*[KMGT]i?B\s*", text, re.IGNORECASE):
-        what = f"`{text}` is no amount of memory; write a number and its unit, as in 3GB or 800MB"
-        raise click.BadParameter(what, param=param)
-    return text
 
 
 @click.command("postmortem")
@@ -51,12 +43,7 @@ def _size(_: click.Context, param: click.Parameter, text: str | None) -> str | N
 )
 @click.option("--against", type=place, metavar="OTHER_RUN", help="Compare the run with this one.")
 @click.option("--by", type=Choice(BYS), help="What both are counted by; left out, what suits them.")
-@click.option(
-    "--memory",
-    callback=_size,
-    metavar="SIZE",
-    help="What the database may take, 3GB: the rest goes to the temporary folder.",
-)
+@memory_option
 @log_options
 def command(
     path: Path | str,

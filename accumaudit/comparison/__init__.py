@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from accumaudit.comparison.model import BYS, By, Comparison
+from accumaudit.comparison.model import BYS, TOLERANCE, By, Comparison
 
-__all__ = ["BYS", "By", "Comparison"]
+__all__ = ["BYS", "TOLERANCE", "By", "Comparison"]

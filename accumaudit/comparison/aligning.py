@@ -20,6 +20,7 @@ WITH own AS (
            bool_or(learning_rate_nonfinite) AS odd_rate,
            bool_or(loss_nonfinite OR (window_sums_nonfinite AND window_sums.loss IS NULL)) AS odd_loss,
            bool_or(reported_loss_nonfinite) AS odd_report,
+           min(reported_loss) < max(reported_loss) AS reports_differ,
            bool_or(grad_norm_before_clip_nonfinite) AS odd_before,
            bool_or(grad_norm_after_clip_nonfinite) AS odd_after,
            any_value(learning_rates) FILTER (rank = lowest) AS learning_rates,
@@ -33,7 +34,7 @@ WITH own AS (
 joined AS (
     SELECT w.*, own.* EXCLUDE (launch, optimizer, attempt_id),
            if(ledger, w.optimizer_update_id, w.attempt_id) AS id,
-           (ledger AND applied IS FALSE)::BIGINT AS vain
+           (ledger AND applied IS FALSE)::BIGINT AS vain, len(ranks_missing) = 0 AS all_wrote
     FROM windows w
     LEFT JOIN own USING (launch, optimizer, attempt_id)
     CROSS JOIN (SELECT any_value(format) = 'ledger' AS ledger FROM runs WHERE run_id = $run)
@@ -54,16 +55,20 @@ SELECT optimizer, launch, attempt_id, vain = 0 AS main, grows,
        applied IS FALSE AS skipped, applied IS NULL AS unknown, cumulative_train_tokens, micro_step_id,
        microbatches * token_ranks AS all_microbatches,
        NOT (ends_with(weight_dtype, '32') OR ends_with(weight_dtype, '64')) AS coarse,
-       if(has_data, data_set, NULL) AS data_digest, if(has_data, data_order, NULL) AS data_order,
+       if(has_data AND complete, data_set, NULL) AS data_digest,
+       if(has_data AND complete, data_order, NULL) AS data_order, complete,
        coalesce(samples, reported_samples) AS samples,
        coalesce(valid_tokens, global_valid_tokens_in_update, reported_tokens) AS valid_tokens, microbatches,
        if(odd_rate, 'NaN', learning_rate_max) AS learning_rate,
-       learning_rate_min, learning_rates, weight_decays,
+       if(all_wrote, learning_rate_min, NULL) AS learning_rate_min, learning_rates, weight_decays,
        total_weight, distortion_min, distortion_max, equivalent_batch,
        coalesce(grad_scale_max, if(loss_scale_max <> 1, loss_scale_max, NULL)) AS grad_scale,
        if(odd_loss, 'NaN', loss) AS loss, if(odd_report, 'NaN', reported_loss) AS reported_loss,
+       reports_differ,
        if(odd_before, 'NaN', grad_norm_before_max) AS grad_norm_before,
-       grad_norm_before_min, if(odd_after, 'NaN', grad_norm_max) AS grad_norm, grad_norm_min, param_digest
+       if(all_wrote, grad_norm_before_min, NULL) AS grad_norm_before_min,
+       if(odd_after, 'NaN', grad_norm_max) AS grad_norm,
+       if(all_wrote, grad_norm_min, NULL) AS grad_norm_min, param_digest
 FROM numbered
 """
 
@@ -80,12 +85,13 @@ _DATA: Final = """
 _ANY_DIGEST: Final = "SELECT 1 FROM updates WHERE run_id = $1 AND data_digest IS NOT NULL LIMIT 1"
 _NO_DATA: Final = "false AS has_data, NULL::HUGEINT AS data_set, NULL::UBIGINT AS data_order"
 
-# A row an update, with the attempts that were skipped before it.
+# A row an update, with the attempts that were skipped before it: how many is unknown where attempts have no
+# record. What was skipped after the last update belongs to none.
 _TRANSACTIONS: Final = """
 CREATE OR REPLACE TEMP TABLE transactions_{side} AS
 WITH grouped AS (
     SELECT optimizer, number, any_value(grows) AS grows, count(*) FILTER (NOT skipped) AS updates,
-           if(bool_or(unknown), NULL, count(*) FILTER (skipped)) AS skips,
+           if(bool_or(unknown), NULL, count(*) FILTER (skipped)) AS skips, count(*) AS attempts,
            max(launch) AS launch, arg_max(attempt_id, (launch, attempt_id)) AS attempt_id,
            if(count(valid_tokens) = count(*), sum(valid_tokens), NULL) AS tokens_seen,
            if(count(microbatches) = count(*), sum(microbatches), NULL) AS micro_steps,
@@ -93,7 +99,7 @@ WITH grouped AS (
            any_value(coarse) FILTER (main) AS coarse,
            any_value(all_microbatches) FILTER (main) AS all_microbatches,
            {values}
-    FROM attempts_{side} GROUP BY optimizer, number
+    FROM attempts_{side} GROUP BY optimizer, number HAVING bool_or(main)
 ),
 counted AS (
     SELECT *,
@@ -105,7 +111,10 @@ counted AS (
                AS tokens_grow,
            sum(micro_steps) OVER so_far AS steps_so_far
     FROM (
-        SELECT *, row_number() OVER own AS place_in_order, lag(micro_step_id) OVER own AS micro_step_before,
+        SELECT * REPLACE (
+                   if(launch = lag(launch) OVER own AND attempt_id - lag(attempt_id) OVER own <> attempts,
+                      NULL, skips) AS skips),
+               row_number() OVER own AS place_in_order, lag(micro_step_id) OVER own AS micro_step_before,
                lag(reported_so_far) OVER own AS reported_before
         FROM grouped WINDOW own AS (PARTITION BY optimizer ORDER BY number)
     )
@@ -113,7 +122,7 @@ counted AS (
            own AS (PARTITION BY optimizer)
 )
 SELECT * EXCLUDE (whole, tokens_so_far, steps_grow, tokens_grow, steps_so_far, micro_steps, place_in_order,
-                  micro_step_before, reported_before, reported_so_far, micro_step_id),
+                  micro_step_before, reported_before, reported_so_far, micro_step_id, attempts),
        CASE WHEN bool_and(whole) OVER own OR NOT tokens_grow THEN if(whole, tokens_so_far, NULL)
             ELSE reported_so_far END AS tokens_end,
        CASE WHEN steps_grow THEN micro_step_id

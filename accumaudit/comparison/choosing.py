@@ -20,7 +20,7 @@ def chosen(facts: tuple[Facts, Facts], names: Names) -> tuple[By, str]:
     a, b = facts
     if a.all_micro_steps is not None and a.all_micro_steps == b.all_micro_steps:
         over = "" if all(one.micro_steps == one.all_micro_steps for one in facts) else " over all ranks,"
-        return "update", f"an update has {plural(a.all_micro_steps, 'micro-step')}{over} in both runs"
+        return "update", f"most updates have {plural(a.all_micro_steps, 'micro-step')}{over} in both runs"
     if a.tokens and b.tokens:
         mean = f"{number(a.tokens)} in {names[0]} and {number(b.tokens)} in {names[1]}"
         if _near(a.tokens, b.tokens):
@@ -34,6 +34,11 @@ def chosen(facts: tuple[Facts, Facts], names: Names) -> tuple[By, str]:
 def refusal(by: By, facts: tuple[Facts, Facts], names: Names) -> str | None:
     """Why the two cannot be aligned so."""
     for one, name in zip(facts, names, strict=True):
+        if one.renumbered and (one.every or 1) > 1:
+            return (
+                f"the updates of {name} cannot be counted: its record holds one attempt of {one.every}, "
+                "and its own numbers of updates start again or are unknown"
+            )
         known = {"update": one.places, "tokens": one.with_tokens, "micro-step": one.with_steps}[by]
         if known:
             continue
@@ -51,8 +56,10 @@ def axis(by: By, facts: tuple[Facts, Facts]) -> str:
     return "valid tokens" if by == "tokens" else "micro-step"
 
 
-_PER_LAYOUT: Final = "both divide an update into other micro-steps or over other ranks"
-_GRID: Final = "no update of both ends at one place: what holds inside an update can be compared alone"
+_PER_LAYOUT: Final = "the two divide an update into other micro-steps or over other ranks"
+_GRID: Final = "too few updates of both end at one place: what holds inside an update can be compared alone"
+_RANKS: Final = "they differ between the ranks of one run, and other ranks are recorded of the other"
+_OTHER_COUNT: Final = "a log of another program may count other tokens than those with a loss"
 
 
 def unfit(facts: tuple[Facts, Facts], by: By, *, meet: bool) -> dict[str, str]:
@@ -61,11 +68,14 @@ def unfit(facts: tuple[Facts, Facts], by: By, *, meet: bool) -> dict[str, str]:
     reasons: dict[str, str] = {}
     if not meet:
         reasons |= {one.name: _GRID for one in BY_NAME.values() if one.over != "last"}
-    if a.token_ranks != b.token_ranks or a.micro_steps != b.micro_steps:
+    if _differ(a.token_ranks, b.token_ranks) or _differ(a.micro_steps, b.micro_steps):
         reasons |= dict.fromkeys(("microbatches", "data_order"), _PER_LAYOUT)
-    if a.token_ranks != b.token_ranks:
-        reason = "they differ between the ranks of one run, and the runs have other ranks"
-        reasons |= dict.fromkeys(("grad_norm_before_min", "grad_norm_min"), reason)
+    if _differ(a.token_ranks, b.token_ranks) or a.writers != b.writers:
+        reasons |= dict.fromkeys(("learning_rate_min", "grad_norm_before_min", "grad_norm_min"), _RANKS)
+        if a.reports_differ or b.reports_differ:
+            reasons["reported_loss"] = _RANKS
+    if a.is_foreign != b.is_foreign:
+        reasons["valid_tokens"] = _OTHER_COUNT
     if not same_rows(facts):
         reasons |= {name: _rows_reason(facts) for name in ("data_digest", "data_order")}
     if (a.parts or 1) != (b.parts or 1) or ((a.parts or 1) > 1 and a.world_size != b.world_size):
@@ -77,6 +87,10 @@ def unfit(facts: tuple[Facts, Facts], by: By, *, meet: bool) -> dict[str, str]:
     if by == "update":
         reasons["updates"] = "places are counted in them"
     return reasons
+
+
+def _differ(a: int | None, b: int | None) -> bool:
+    return a is not None and b is not None and a != b
 
 
 def same_rows(facts: tuple[Facts, Facts]) -> bool:
@@ -100,7 +114,7 @@ def of_layout(names: dict[str, str]) -> list[NotCompared]:
     return [
         NotCompared(label=BY_NAME[name].label, reason=reason)
         for name, reason in names.items()
-        if not reason.startswith("places are counted")
+        if not reason.startswith("places are counted") and BY_NAME[name].behind is None
     ]
 
 
@@ -120,8 +134,14 @@ def remarks(facts: tuple[Facts, Facts], names: Names, by: By) -> list[str]:
             )
         if (one.every or 1) > 1:
             told.append(f"{name}: one attempt of {one.every} was recorded")
+        if one.left_over:
+            told.append(
+                f"{name}: {plural(one.left_over, 'skipped attempt')} before no recorded update, not compared"
+            )
         if by != "update" and one.first_number is not None and one.first_number > 1:
             told.append(f"{name}: its record begins at update {one.first_number:,}")
+    if any(one.coarse for one in facts):
+        told.append("weights in 16 bits are measured to a hundredth, and so compared")
     if facts[0].is_foreign != facts[1].is_foreign:
         log = names[0] if facts[0].is_foreign else names[1]
         told.append(f"{log} is a log of another program: its steps stand beside the updates of the ledger")

@@ -10,20 +10,30 @@ from accumaudit.comparison.aligning import ENDS, SIDES, align, gather
 from accumaudit.comparison.charting import with_histories
 from accumaudit.comparison.choosing import axis, chosen, of_layout, refusal, remarks, unfit
 from accumaudit.comparison.differing import Tally, Teller, tallies
-from accumaudit.comparison.fields import BY_NAME
-from accumaudit.comparison.model import By, Comparison, Difference, FieldResult, NotCompared, Side
+from accumaudit.comparison.fields import BY_NAME, FIELDS, NUMBER
+from accumaudit.comparison.model import (
+    TOLERANCE,
+    By,
+    Comparison,
+    Difference,
+    FieldResult,
+    NotCompared,
+    Side,
+)
 from accumaudit.comparison.sides import Facts, facts_of, side_of
 from accumaudit.outputs.words import plural
 
 if TYPE_CHECKING:
     from accumaudit.ledger.reader import Ledger
 
-TOLERANCE: Final = 1e-6
-"""Relative difference up to which two numbers are the same."""
-
 _PLACES: Final = """
-SELECT count(*), max(a.place)
-FROM spans_a a JOIN spans_b b ON a.optimizer = b.optimizer AND a.place = b.place
+SELECT coalesce(sum(places), 0)::BIGINT, max(last), coalesce(bool_or(places <= last - first), false) FROM (
+    SELECT count(*) AS places, min(a.place) AS first, max(a.place) AS last
+    FROM spans_a a JOIN spans_b b ON a.optimizer = b.optimizer AND a.place = b.place GROUP BY a.optimizer
+)
+"""
+_NEITHER_FINITE: Final = """
+SELECT {columns} FROM spans_a a JOIN spans_b b ON a.optimizer = b.optimizer AND a.place = b.place
 """
 _ALONE: Final = """
 SELECT count(*) FROM {one} x
@@ -93,7 +103,7 @@ class _Comparing:
         found = tallies(self._connection, self._tolerance, reasons)
         fields = self._results(found)
         missing = [*of_layout(reasons), *self._missing(found)]
-        seen = data.seen(self._connection, self._run_ids, fields)
+        seen = data.seen(self._connection, self._run_ids, self._facts, fields)
         if data.of_other_kinds(self._connection, fields, seen, self._tolerance):
             fields = [one for one in fields if one.field not in data.DIGESTS]
             missing.insert(0, NotCompared(label=BY_NAME["data_digest"].label, reason=data.OTHER_KIND))
@@ -160,14 +170,15 @@ class _Comparing:
                 if count
             ]
             return " and ".join(beside) or None
+        partial = [bool(facts.partial) for facts in self._facts]
         if not any(one.alone):
-            return "neither record tells it"
+            return f"neither record tells it{_of_all(any(partial))}"
         if all(one.alone):
             return "no place has it in both records"
         silent = 1 if one.alone[0] else 0
         if one.field.over == "each" and self._by != "update" and self._tells(one.field.name, silent):
             return f"it belongs to one update, and a place is several updates of {self._names[silent]}"
-        return f"the record of {self._names[silent]} does not tell it"
+        return f"the record of {self._names[silent]} does not tell it{_of_all(partial[silent])}"
 
     def _tells(self, field: str, side: int) -> bool:
         (count,) = self._ask(f"SELECT count({field}) FROM transactions_{SIDES[side]}")
@@ -179,9 +190,9 @@ class _Comparing:
         first: Difference | None,
         beside: Sequence[Difference],
         later: Sequence[Difference],
-        seen: tuple[int, int] | None,
+        seen: data.Seen | None,
     ) -> verdict.Outcome:
-        places, last = self._ask(_PLACES)
+        places, last, gaps = self._ask(_PLACES)
         before = None
         if first is not None:
             (before,) = self._ask(_BEFORE, {"optimizer": first.optimizer, "place": first.at})
@@ -192,13 +203,14 @@ class _Comparing:
             tolerance=self._tolerance,
             places=places,
             last=last,
+            gaps=self._by == "update" and gaps,
             only=self._only(),
             fields=fields,
             first=first,
             beside=beside,
             later=later,
             before=before,
-            elsewhere=seen,
+            seen=seen,
         )
 
     def _only(self) -> tuple[int, int]:
@@ -216,13 +228,24 @@ class _Comparing:
             told.insert(0, "both are the same run")
         if not meet:
             told.append(
-                f"no update of both ends at the same count of {self._axis}: each update of {self._names[0]} "
-                f"stands beside the update of {self._names[1]} in which it ends"
+                f"too few updates of both end at the same count of {self._axis}: each update of "
+                f"{self._names[0]} stands beside the update of {self._names[1]} in which it ends"
             )
         for name, only in zip(self._names, self._optimizers(), strict=True):
             if only:
                 told.append(f"{name} alone has optimizer {', '.join(map(str, only))}: it is not compared")
-        return told
+        return [*told, *self._neither_finite()]
+
+    def _neither_finite(self) -> list[str]:
+        """Where two values cannot be told apart because neither is a number."""
+        fields = [one for one in FIELDS if one.kind == NUMBER]
+        both = "count(CASE WHEN isnan(a.{0}::DOUBLE) AND isnan(b.{0}::DOUBLE) THEN 1 END)"
+        counts = self._ask(_NEITHER_FINITE.format(columns=", ".join(both.format(one.name) for one in fields)))
+        return [
+            f"the {one.label} is not finite in both at {plural(count, 'place')}, which counts as the same"
+            for one, count in zip(fields, counts, strict=True)
+            if count and one.behind is None
+        ]
 
     def _optimizers(self) -> tuple[list[int], list[int]]:
         """The optimizers that one run has alone."""
@@ -234,6 +257,10 @@ class _Comparing:
         row = self._connection.execute(query, values).fetchone()
         assert row is not None
         return row
+
+
+def _of_all(partial: bool) -> str:
+    return " of all ranks" if partial else ""
 
 
 def _stands_behind(one: FieldResult, results: Sequence[FieldResult]) -> bool:

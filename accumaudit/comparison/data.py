@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import duckdb
 
 from accumaudit.comparison.model import FieldResult
+from accumaudit.comparison.sides import Facts
 
 DIGESTS: Final = ("data_digest", "data_order")
 
@@ -18,6 +20,19 @@ OTHER_KIND: Final = (
     "every digest differs though the loss is the same at the first place: the inputs may be of another "
     "integer type, or lie on another kind of device, whose digests do not compare"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Of two runs whose digests differ: how far they meet elsewhere."""
+
+    of_first: int
+    """Different micro-batches in the record of the first run."""
+    by_second: int
+    """How many of them stand in the record of the second, anywhere."""
+    proven: bool
+    """The data differ, and not their digests alone: these were made in one way, or the samples differ too."""
+
 
 _SEEN: Final = """
 WITH digests AS (
@@ -35,28 +50,36 @@ WHERE a.optimizer = $optimizer AND a.place = $place
 
 
 def seen(
-    connection: duckdb.DuckDBPyConnection, run_ids: tuple[str, str], fields: Sequence[FieldResult]
-) -> tuple[int, int] | None:
-    """The different micro-batches of the first run, and how many of them the second saw at any time.
-
-    None where no place has other data.
-    """
-    if not any(one.field == "data_digest" and one.first is not None for one in fields):
+    connection: duckdb.DuckDBPyConnection,
+    run_ids: tuple[str, str],
+    facts: tuple[Facts, Facts],
+    fields: Sequence[FieldResult],
+) -> Seen | None:
+    """How far the data meet; None where no digest differs."""
+    places = _places(fields, "data_digest")
+    if not places:
         return None
     row = connection.execute(_SEEN, {"a": run_ids[0], "b": run_ids[1]}).fetchone()
     assert row is not None
-    return int(row[0]), int(row[1])
+    other_samples = bool(places & _places(fields, "samples"))
+    proven = bool(row[1]) or other_samples or all(one.on_cpu for one in facts)
+    return Seen(of_first=int(row[0]), by_second=int(row[1]), proven=proven)
+
+
+def _places(fields: Sequence[FieldResult], name: str) -> set[tuple[int, float]]:
+    """Where a field differs first, by optimizer."""
+    return {(one.optimizer, one.first.at) for one in fields if one.field == name and one.first is not None}
 
 
 def of_other_kinds(
     connection: duckdb.DuckDBPyConnection,
     fields: Sequence[FieldResult],
-    shared: tuple[int, int] | None,
+    shared: Seen | None,
     tolerance: float,
 ) -> bool:
     """Whether all digests differ where the losses say that the data may be the same."""
     data = [one for one in fields if one.field == "data_digest" and one.compared]
-    if shared is None or shared[1] or any(one.differing < one.compared for one in data):
+    if shared is None or shared.by_second or any(one.differing < one.compared for one in data):
         return False
     firsts = [one.first for one in data if one.first is not None]
     rows = [
@@ -64,4 +87,5 @@ def of_other_kinds(
         for first in firsts
     ]
     apart = [None if row is None else row[0] for row in rows]
-    return all(one is not None and one <= max(tolerance, SAME_LOSS) for one in apart)
+    near = SAME_LOSS if shared.proven else max(tolerance, SAME_LOSS)
+    return all(one is not None and one <= near for one in apart)

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import duckdb
 
-from accumaudit.comparison.fields import COARSE, EXACT, FIELDS, LIST, Field
+from accumaudit.comparison.aligning import SIDES
+from accumaudit.comparison.fields import COARSE, COUNT, EXACT, FIELDS, LIST, Field
 from accumaudit.comparison.model import By, Difference, FieldResult, Value
-from accumaudit.comparison.values import told, where
+from accumaudit.comparison.values import both, told, where
 from accumaudit.postmortem.model import Moment
 
 _MACROS: Final = """
@@ -36,10 +37,34 @@ SELECT optimizer, count(*) AS places, {aggregates} FROM pairs GROUP BY optimizer
 _AT: Final = """
 SELECT {columns} FROM spans_{side} WHERE optimizer = $optimizer AND place = $place
 """
+# The first digests of a place, in the order of updates, ranks and micro-steps, that the other run has not
+# there; else those at which the two orders part.
 _DIGESTS: Final = """
-SELECT data_digest FROM updates
-WHERE run_id = $run AND launch = $launch AND optimizer = $optimizer AND attempt_id = $attempt AND tokens_rank
-ORDER BY rank LIMIT 1
+WITH digests AS (
+    {sides}
+),
+placed AS (SELECT *, row_number() OVER (PARTITION BY side ORDER BY number, rank, step) AS place FROM digests),
+lacking AS (
+    SELECT side, digest, place FROM placed p
+    ANTI JOIN placed other ON other.side <> p.side AND other.digest = p.digest
+),
+parting AS (
+    SELECT a.digest AS a, b.digest AS b, place FROM (FROM placed WHERE side = 'a') a
+    JOIN (FROM placed WHERE side = 'b') b USING (place) WHERE a.digest <> b.digest
+)
+SELECT coalesce(lacking.a, parted.a, begun.a), coalesce(lacking.b, parted.b, begun.b)
+FROM (SELECT arg_min(digest, place) FILTER (side = 'a') AS a, arg_min(digest, place) FILTER (side = 'b') AS b
+      FROM lacking) lacking,
+     (SELECT arg_min(a, place) AS a, arg_min(b, place) AS b FROM parting) parted,
+     (SELECT arg_min(digest, place) FILTER (side = 'a') AS a, arg_min(digest, place) FILTER (side = 'b') AS b
+      FROM placed) begun
+"""
+_DIGESTS_OF: Final = """
+    SELECT '{side}' AS side, number, rank, unnest(u.data_digest) AS digest,
+           generate_subscripts(u.data_digest, 1) AS step
+    FROM updates u JOIN attempts_{side} t USING (launch, optimizer, attempt_id)
+    JOIN spans_{side} s ON s.optimizer = t.optimizer AND t.number BETWEEN s.first_number AND s.last_number
+    WHERE run_id = $run_{side} AND tokens_rank AND t.main AND t.optimizer = $optimizer AND s.place = $place
 """
 
 
@@ -107,7 +132,7 @@ def _alone(one: Field) -> str:
 
 def _aggregates(one: Field) -> str:
     name = one.name
-    allowed = "0" if one.kind == EXACT else "$tolerance::DOUBLE"
+    allowed = "0" if one.kind in (EXACT, COUNT) else "$tolerance::DOUBLE"
     if one.coarse:
         allowed = f"if(coarse, greatest({allowed}, {one.coarse * COARSE}), {allowed})"
     return (
@@ -157,10 +182,10 @@ class Teller:
     def _difference(self, tally: Tally, optimizers: int) -> Difference:
         one, place = tally.field, tally.first_at
         assert place is not None
-        rows = [self._row(side, tally.optimizer, place, one) for side in ("a", "b")]
+        rows = [self._row(side, tally.optimizer, place, one) for side in SIDES]
         values = (rows[0]["value"], rows[1]["value"])
         if one.name in ("data_digest", "data_order"):
-            values = (self._digests(0, rows[0], tally.optimizer), self._digests(1, rows[1], tally.optimizer))
+            values = self._digests(tally.optimizer, place)
         place_in_words = where(self._axis, place, *(self._ends(row) for row in rows))
         if optimizers > 1:
             place_in_words += f" of optimizer {tally.optimizer}"
@@ -193,30 +218,22 @@ class Teller:
         first, last = row["first_number"], row["last_number"]
         return f"update {first:,}" if first == last else f"updates {first:,} to {last:,}"
 
-    def _digests(self, side: int, row: Mapping[str, Any], optimizer: int) -> str:
-        found = self._connection.execute(
-            _DIGESTS,
-            {
-                "run": self._run_ids[side],
-                "launch": row["launch"],
-                "optimizer": optimizer,
-                "attempt": row["attempt_id"],
-            },
-        ).fetchone()
-        digests = [] if found is None or found[0] is None else [str(one) for one in found[0]]
-        return ", ".join(digests[:2]) + (" ..." if len(digests) > 2 else "")
+    def _digests(self, optimizer: int, place: float) -> tuple[Value, Value]:
+        query = _DIGESTS.format(sides="UNION ALL".join(_DIGESTS_OF.format(side=side) for side in SIDES))
+        a, b = self._run_ids
+        values = {"run_a": a, "run_b": b, "optimizer": optimizer, "place": place}
+        found = self._connection.execute(query, values).fetchone()
+        assert found is not None
+        return found[0], found[1]
 
     def _message(self, one: Field, place: str, values: tuple[Value, Value]) -> str:
-        a, b = self._names
-        if one.name == "data_digest":
-            return f"the data differ at {place}: the digests begin {values[0]} in {a} and {values[1]} in {b}"
         if one.name == "data_order":
             return f"the micro-batches of {place} are the same in another order"
-        if one.name == "param_digest":
-            return (
-                f"the digests of the parameters differ at {place}: {values[0]} in {a} and {values[1]} in {b}"
-            )
-        return f"{one.label} at {place}: {told(values[0])} in {a} and {told(values[1])} in {b}"
+        a, b = (f"{text} in {name}" for text, name in zip(both(*values), self._names, strict=True))
+        whose = {"data_digest": "data", "param_digest": "parameters"}.get(one.name)
+        if whose is not None:
+            return f"the digests of the {whose} differ at {place}: {a} and {b}"
+        return f"{one.label} at {place}: {a} and {b}"
 
 
 def _moment(row: Mapping[str, Any], optimizer: int) -> Moment:

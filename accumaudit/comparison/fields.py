@@ -11,6 +11,7 @@ belongs to each update alone, and is compared where a place is one update of bot
 
 NUMBER: Final = "number"
 EXACT: Final = "exact"
+COUNT: Final = "count"
 LIST: Final = "list"
 
 
@@ -22,20 +23,21 @@ class Field:
     label: str
     over: Over
     kind: str = NUMBER
-    """number, exact (numbers without a tolerance), or list (of numbers)."""
+    """number, exact (equal or not), count (numbers without a tolerance), or list (of numbers)."""
     coarse: float = 0
     """How many times what weights in 16 bits are measured to the value may be off where they are."""
     counts: bool = True
-    """Whether a difference makes the update another one."""
+    """Whether a difference makes the update another one, whatever the tolerance."""
     behind: str | None = None
     """The field beside which this one is worth telling only where it differs and that one does not yet."""
 
 
 FIELDS: Final = (
+    Field(name="skips", label="skipped attempts", over="sum", kind=EXACT),
     Field(name="data_digest", label="data", over="sum", kind=EXACT),
     Field(name="data_order", label="order of the data", over="each", kind=EXACT, counts=False),
     Field(name="samples", label="samples", over="sum", kind=EXACT),
-    Field(name="valid_tokens", label="valid tokens", over="sum"),
+    Field(name="valid_tokens", label="valid tokens", over="sum", kind=COUNT),
     Field(name="updates", label="number of updates", over="sum", kind=EXACT),
     Field(name="microbatches", label="micro-steps", over="sum", kind=EXACT),
     Field(name="learning_rate", label="learning rate", over="last"),
@@ -71,10 +73,10 @@ FIELDS: Final = (
         over="each",
         behind="grad_norm",
     ),
-    Field(name="skips", label="skipped attempts", over="sum", kind=EXACT),
-    Field(name="param_digest", label="bits of the parameters", over="last", kind=EXACT, counts=False),
+    Field(name="param_digest", label="digest of the parameters", over="last", kind=EXACT, counts=False),
 )
-"""In the order in which an update comes about: its data and what the loop sets stand before what follows."""
+"""In the order in which an update comes about: what was skipped before it, its data, what the loop sets, what
+follows."""
 
 BY_NAME: Final = {one.name: one for one in FIELDS}
 

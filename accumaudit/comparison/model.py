@@ -13,6 +13,9 @@ By = Literal["update", "tokens", "micro-step"]
 
 BYS: Final[tuple[By, ...]] = ("update", "tokens", "micro-step")
 
+TOLERANCE: Final = 1e-6
+"""Relative difference up to which two numbers are the same, where nothing else is asked for."""
+
 Value: TypeAlias = "float | int | str | bool | None"
 """One value of a field; a list of numbers is a text."""
 
@@ -125,7 +128,6 @@ class NearRow:
     at: float
     cells: tuple[tuple[str, str], ...]
     """Both runs' texts, for each field."""
-    differs: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +169,14 @@ class Comparison:
     """What charts draw, of each side."""
 
     @property
+    def judged(self) -> bool:
+        """Whether anything could be compared that makes updates the same or others."""
+        return any(one.compared and one.counts for one in self.fields)
+
+    @property
     def same(self) -> bool:
         """Whether no field that was compared differs; false where nothing could be compared."""
-        return self.first is None and self.places > 0 and any(one.compared for one in self.fields)
+        return self.judged and self.first is None
 
     def _repr_html_(self) -> str:
         from accumaudit import notebook

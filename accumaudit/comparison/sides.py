@@ -36,7 +36,13 @@ SELECT (SELECT count(*) FROM attempts_{side}), (SELECT count(*) FROM attempts_{s
        (SELECT count(*) FROM attempts_{side} WHERE NOT grows),
        (SELECT count(tokens_end) FROM transactions_{side}), (SELECT count(step_end) FROM transactions_{side}),
        (SELECT count(*) FROM transactions_{side}), (SELECT min(number) FROM transactions_{side}),
-       (SELECT max(recorded_every) FROM runs WHERE run_id = $run)
+       (SELECT max(recorded_every) FROM runs WHERE run_id = $run),
+       (SELECT count(*) FROM attempts_{side} ANTI JOIN transactions_{side} USING (optimizer, number)),
+       (SELECT count(*) FROM attempts_{side} WHERE complete IS FALSE),
+       (SELECT list(DISTINCT rank ORDER BY rank) FROM updates WHERE run_id = $run),
+       (SELECT coalesce(bool_or(reports_differ), false) FROM attempts_{side}),
+       (SELECT coalesce(bool_or(coarse), false) FROM transactions_{side}),
+       (SELECT bool_and(ends_with(versions ->> '$.torch', '+cpu')) IS TRUE FROM runs WHERE run_id = $run)
 """
 
 
@@ -70,6 +76,18 @@ class Facts:
     places: int
     first_number: int | None
     every: int | None
+    left_over: int
+    """Skipped attempts of updates that are not recorded, as those after the last."""
+    partial: int
+    """Attempts of which a rank with tokens of its own has no record."""
+    writers: list[int] | None
+    """The ranks that wrote."""
+    reports_differ: bool
+    """The ranks report a loss each."""
+    coarse: bool
+    """Weights are in 16 bits."""
+    on_cpu: bool
+    """PyTorch knows no other device."""
 
     @property
     def is_foreign(self) -> bool:

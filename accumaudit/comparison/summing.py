@@ -107,8 +107,8 @@ def near(
     rows = connection.execute(_NEAR.format(columns=columns, near=NEAR), values).fetchall()
     found = []
     for place, *cells in rows:
-        both = [(_cell(cells[2 * i]), _cell(cells[2 * i + 1])) for i in range(len(names))]
-        found.append(NearRow(at=float(place), cells=tuple(both), differs=tuple(a != b for a, b in both)))
+        texts = ((_cell(cells[2 * i]), _cell(cells[2 * i + 1])) for i in range(len(names)))
+        found.append(NearRow(at=float(place), cells=tuple(texts)))
     return tuple(BY_NAME[name].label for name in names), tuple(found)
 
 
@@ -126,6 +126,4 @@ def _cell(value: Value | list[float]) -> str:
         return "not finite"
     if value is None:
         return "-"
-    if isinstance(value, float):
-        return f"{value:.7g}" if math.isfinite(value) else "not finite"
     return told(value)

@@ -5,8 +5,14 @@ from __future__ import annotations
 from accumaudit.comparison.model import Value
 
 
+def both(a: Value, b: Value) -> tuple[str, str]:
+    """Two values for people; where they differ, with as many digits as it takes to see it."""
+    texts = told(a), told(b)
+    return (str(a), str(b)) if texts[0] == texts[1] and a != b else texts
+
+
 def told(value: Value) -> str:
-    """A value for people: enough digits that values which differ look different."""
+    """A value for people."""
     if value is None:
         return "unknown"
     if isinstance(value, float):

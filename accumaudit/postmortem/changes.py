@@ -9,6 +9,7 @@ import duckdb
 from accumaudit.engine.findings import RunReport
 from accumaudit.outputs.words import number
 from accumaudit.postmortem.model import Change, Moment
+from accumaudit.postmortem.suspects import has_several_optimizers
 
 RISE: Final = 1.5
 """A rate that rises by this factor from one record to the next is told; a warm-up rises as its updates do."""
@@ -24,7 +25,7 @@ _CHANGES: Final = """
 WITH ordered AS (
     SELECT launch, optimizer, attempt_id, if($foreign, attempt_id, optimizer_update_id) AS number,
            coalesce(number, attempt_id) AS done, learning_rate_max AS rate, accumulation_steps,
-           accumulation_inferred, world_size
+           accumulation_inferred, world_size, if($several, micro_step_id, NULL) AS micro_step
     FROM windows WHERE run_id = $run AND applied IS NOT FALSE
 ),
 paired AS (
@@ -41,22 +42,31 @@ told AS (
            world_size <> world_before AS moved
     FROM paired
 )
-SELECT launch, optimizer, attempt_id, number,
+SELECT launch, optimizer, attempt_id, number, micro_step,
        if(rose, [rate_before, rate], NULL), if(parted, [steps_before, accumulation_steps], NULL),
        if(moved, [world_before, world_size], NULL)
 FROM told WHERE rose OR parted OR moved
-ORDER BY launch, attempt_id, optimizer LIMIT $most
+ORDER BY launch, coalesce(micro_step, attempt_id), optimizer LIMIT $most
 """
 
 
 def changes(connection: duckdb.DuckDBPyConnection, run: RunReport) -> tuple[Change, ...]:
     """The first changes of a run, in their order."""
-    values = {"run": run.run_id, "foreign": run.is_foreign, "rise": RISE, "first": FIRST_TOLD, "most": MOST}
+    values = {
+        "run": run.run_id,
+        "foreign": run.is_foreign,
+        "several": has_several_optimizers(connection, run),
+        "rise": RISE,
+        "first": FIRST_TOLD,
+        "most": MOST,
+    }
     found = []
-    for launch, optimizer, attempt_id, done, rates, steps, ranks in connection.execute(
+    for launch, optimizer, attempt_id, done, micro_step, rates, steps, ranks in connection.execute(
         _CHANGES, values
     ).fetchall():
-        moment = Moment(launch=launch, attempt_id=attempt_id, optimizer=optimizer, number=done)
+        moment = Moment(
+            launch=launch, attempt_id=attempt_id, optimizer=optimizer, number=done, micro_step=micro_step
+        )
         texts = [_rates(*rates)] if rates else []
         texts += [f"the micro-steps to an update changed from {steps[0]:,} to {steps[1]:,}"] if steps else []
         texts += [f"the number of ranks changed from {ranks[0]:,} to {ranks[1]:,}"] if ranks else []

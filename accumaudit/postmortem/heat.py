@@ -142,7 +142,7 @@ SELECT rank, part, least(1, sum(times) / any_value(t.attempts))
 FROM attempts JOIN totals t USING (part) GROUP BY rank, part ORDER BY rank, part
 """
 _WHY: Final = """
-SELECT rank, reason, sum(times)::BIGINT, bool_and(undecided)
+SELECT rank, reason, sum(times)::BIGINT, bool_and(undecided), max(times) > 1
 FROM (SELECT DISTINCT rank, reason, launch, optimizer, attempt_id, times, undecided FROM apart)
 GROUP BY rank, reason
 """
@@ -200,13 +200,13 @@ def _strip(
     )
 
 
-def _why(rows: Iterable[tuple[int, str, int, bool]]) -> dict[int, tuple[str, ...]]:
-    """What sets each rank apart, in words."""
+def _why(rows: Iterable[tuple[int, str, int, bool, bool]]) -> dict[int, tuple[str, ...]]:
+    """What sets each rank apart, in words; counts of what was not compared everywhere are rough."""
     reasons: dict[int, dict[str, str]] = defaultdict(dict)
-    for rank, reason, count, undecided in rows:
+    for rank, reason, count, undecided, rough in rows:
         said = WORDS.get(reason, f"named by {reason}")
         doubt = ", and no majority says which is right" if undecided else ""
-        reasons[rank][reason] = f"{plural(count, 'attempt')}: {said}{doubt}"
+        reasons[rank][reason] = f"{'about ' if rough else ''}{plural(count, 'attempt')}: {said}{doubt}"
     order = {reason: place for place, reason in enumerate(WORDS)}
     return {
         rank: tuple(own[reason] for reason in sorted(own, key=lambda one: (order.get(one, -1), one)))

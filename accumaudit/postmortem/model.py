@@ -33,6 +33,8 @@ class Moment:
     """Its update; the step, in a foreign log."""
     skipped: bool = False
     """Whether its step was skipped: its number is then that of the update before it."""
+    micro_step: int | None = None
+    """The micro-steps of its launch up to its end, where several optimizers count attempts of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ class Suspect:
     """Its first attempt; None where it is about the whole run."""
     last: Moment | None
     lead: int | None
-    """Attempts from its first to the first symptom's; negative where it came after."""
+    """Updates from its first to the first symptom's, of the same optimizer; negative where it came after."""
     harm: Harm
     own_fix: tuple[str, str] | None
     """What to do under this run's framework, behind its name."""

@@ -29,8 +29,10 @@ def unchecked(connection: duckdb.DuckDBPyConnection, run: RunReport) -> tuple[Un
     """The rules that could not judge, by the reason; those that something would have shown come first."""
     summed = bool(connection.execute(_SUMMED, [run.run_id]).fetchall())
     groups: dict[str, list[Verdict]] = {}
+    is_empty = not run.attempts and not run.is_foreign  # no rule is missing anything else
     for verdict in run.with_status(NOT_CHECKED):
-        groups.setdefault(verdict.reason or "", []).append(verdict)
+        reason = "no attempt was recorded" if is_empty else verdict.reason or ""
+        groups.setdefault(reason, []).append(verdict)
     found = [
         _group(reason, verdicts, remedies.remedy(reason, run, summed=summed))
         for reason, verdicts in groups.items()

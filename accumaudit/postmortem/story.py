@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from accumaudit.engine.findings import FAILED, NOT_CHECKED, PASSED, RunReport, Verdict
+from accumaudit.engine.findings import BROKEN, FAILED, NOT_CHECKED, PASSED, RunReport, Verdict
 from accumaudit.outputs.words import number, plural, printable, spans
+from accumaudit.postmortem.changes import MOST
+from accumaudit.postmortem.heat import WORDS
 from accumaudit.postmortem.model import Change, Checkpoint, HeatStrip, LossFacts, Moment, Outcome, Suspect
-from accumaudit.postmortem.suspects import is_late, is_serious, place_of
+from accumaudit.postmortem.suspects import is_late, is_on_its_skips, is_serious, place_of
 
 DIVERGENCE: Final = "ACC901"
 """The rule that judges whether the loss left its history."""
@@ -45,7 +47,7 @@ def outcome(found: Findings) -> Outcome:
         return "faulty"
     if _ends_high(found):
         return "rose"
-    judged = found.run.with_status(PASSED) or found.run.with_status(FAILED)
+    judged = any(one.status in (PASSED, FAILED) or one.ignored for one in found.run.verdicts)
     return "clean" if found.run.attempts and judged else "unknown"
 
 
@@ -67,8 +69,11 @@ def at(moment: Moment | None, run: RunReport) -> str:
     if moment is None:
         return "the whole run"
     if moment.number is None:
-        return f"attempt {moment.attempt_id:,} of launch {moment.launch}"
+        counted_by = f" of optimizer {moment.optimizer}" if moment.optimizer else ""
+        return f"attempt {moment.attempt_id:,}{counted_by} of launch {moment.launch}"
     number_of = f"{_noun(run)} {moment.number:,}"
+    if moment.optimizer:
+        number_of += f" of optimizer {moment.optimizer}"
     if not moment.skipped:
         return number_of
     return (
@@ -85,39 +90,58 @@ def advice(found: Findings) -> str:
     """From where to resume, and what to do first."""
     first, run = found.first_wrong, found.run
     if first is None:
-        return _advice_without_fault(found)
-    where, mend = at(first.first, run), _to_mend(first, found)
+        return printable(_advice_without_place(found))
+    where, mend = at(first.first, run), _to_mend(found)
+    what = "symptom" if first.role == "symptom" else "fault"
+    start = f"Mend {mend}, then resume" if mend else "Resume"
     if found.checkpoint is not None:
         name = found.checkpoint.name or "the checkpoint"
-        saved = at(found.checkpoint.moment, run)
-        return printable(
-            f"Mend {mend}, then resume from {name}, saved after {saved}: the last checkpoint "
-            f"before the first fault, at {where}."
+        text = (
+            f"{start} from {name}, saved after {at(found.checkpoint.moment, run)}: the last checkpoint that "
+            f"is known to lie before the first {what}, at {where}."
         )
-    if first.first is not None and _is_first_of_run(first.first):
-        return (
-            f"The first fault is at {where}, so nothing before it can be resumed: mend {mend} and start anew."
+    elif first.first is not None and _is_first_of_run(first.first):
+        anew = f"mend {mend} and start anew" if mend else "start anew"
+        text = f"The first {what} is at {where}, so nothing before it can be resumed: {anew}."
+    else:
+        text = (
+            f"{start} from before {where}. The record marks no checkpoint that is known to lie before it: "
+            "look for one of your own."
         )
-    return (
-        f"Mend {mend}, then resume from before {where}. The record marks no checkpoint before it: "
-        "look for one of your own."
-    )
+    unknown = "" if mend else " The log does not show what to mend: change something before going on."
+    return printable(f"{text}{unknown}{_whole_too(found)}")
 
 
-def _to_mend(first: Suspect, found: Findings) -> str:
-    """The first fault, and the strongest suspect where it is another."""
-    strongest = next((one for one in found.suspects if is_serious(one)), first)
-    if strongest.verdict.code == first.verdict.code or is_late(strongest, found.onset):
-        return named(first)
-    return f"{named(first)} and {named(strongest)}"
+def _to_mend(found: Findings) -> str:
+    """The first fault, and the strongest suspect where it is another; neither may follow from the symptom."""
+    strongest = next((one for one in found.suspects if is_serious(one)), None)
+    causes = [one for one in (found.first_wrong, strongest) if one is not None and one.role == "cause"]
+    return " and ".join(dict.fromkeys(named(one) for one in causes if not is_late(one, found.onset)))
 
 
-def _advice_without_fault(found: Findings) -> str:
+def _whole_too(found: Findings) -> str:
+    """The faults that no checkpoint lies before."""
+    names = _without_place(found)
+    if not names:
+        return ""
+    verb = "is" if len(names) == 1 else "are"
+    return f" {' and '.join(names)} {verb} about the whole run, what lies before included."
+
+
+def _without_place(found: Findings) -> list[str]:
+    return [named(one) for one in found.suspects if is_serious(one) and one.first is None]
+
+
+def _advice_without_place(found: Findings) -> str:
     told, loss = outcome(found), found.loss
     if told == "unknown":
         return "Nothing could be checked, so the record tells no place to resume from."
+    if told in ("went wrong", "faulty"):
+        mend = " and ".join(_without_place(found))
+        nowhere = "What was found is about the whole run: no update is known from before which to resume."
+        return f"Mend {mend}. {nowhere}" if mend else nowhere
     if told != "rose" or loss is None:
-        return "Nothing that was found asks for going back."
+        return "Nothing that is reported asks for going back."
     if loss.steepest_at is None or turn(loss) == loss.lowest_at:
         return f"The loss is lowest at {at(loss.lowest_at, found.run)}: look for a checkpoint from there."
     where = _between(loss.steepest_after, loss.steepest_at, found.run)
@@ -139,9 +163,12 @@ def _between(before: Moment | None, after: Moment, run: RunReport) -> str:
 
 
 def _is_first_of_run(moment: Moment) -> bool:
+    """Whether no update can lie before it; of several optimizers another may have stepped."""
+    if moment.micro_step is not None:
+        return False
     if moment.number is None:
         return moment.launch == 1 and moment.attempt_id <= 1
-    return moment.launch == 1 and moment.number <= (0 if moment.skipped else 1)
+    return moment.number <= (0 if moment.skipped else 1)
 
 
 def _went_wrong(found: Findings) -> tuple[str, str]:
@@ -161,25 +188,25 @@ def _went_wrong(found: Findings) -> tuple[str, str]:
             f"{_capital(wrong)}.",
             f"The log does not show why: {_what_was_looked_at(run)}{_changed(found)}.",
         )
-    return (
-        f"{_capital(wrong)}.",
-        f"The log does not show why: the first other fault is found {_after(cause, run)}.",
-    )
+    return f"{_capital(wrong)}.", f"The log does not show why: {_after(found)}."
 
 
 def _changed(found: Findings) -> str:
     """What changed last before the symptom, without being a fault."""
     onset = found.onset.first if found.onset else None
     before = [one for one in found.changes if onset is not None and place_of(one.moment) <= place_of(onset)]
-    if not before:
+    if not before or len(before) >= MOST:  # of more changes the last are not known
         return ""
-    return f". The last change before it: {before[-1].text}, at {at(before[-1].moment, found.run)}"
+    return f". The last change up to there: {before[-1].text}, at {at(before[-1].moment, found.run)}"
 
 
-def _after(other: Suspect, run: RunReport) -> str:
-    """Where a fault lies that cannot have led to the symptom, and what it is."""
-    where = "on the skips themselves" if other.lead == 0 else f"after it, at {at(other.first, run)}"
-    return f"{where} ({named(other)}: {_seen(other)})"
+def _after(found: Findings) -> str:
+    """The first of the faults that cannot have led to the symptom; without a place there is none of these."""
+    late = [(place_of(one.first), one) for one in found.suspects if is_serious(one) and one.first is not None]
+    _, other = min(late, key=lambda placed: placed[0])
+    is_on_skips = found.onset is not None and is_on_its_skips(other, found.onset)
+    where = "on the skips themselves" if is_on_skips else f"after it, at {at(other.first, found.run)}"
+    return f"the first other fault is found {where} ({named(other)}: {_seen(other)})"
 
 
 def _before(cause: Suspect, found: Findings) -> str:
@@ -196,7 +223,7 @@ def _later(cause: Suspect, place: str, run: RunReport) -> str:
     """Where the symptom is, and how long after the suspect."""
     if cause.lead is None:
         return place
-    distance = f"{plural(cause.lead, _noun(run))} later" if cause.lead else "in the same update"
+    distance = f"{plural(cause.lead, _noun(run))} later" if cause.lead else f"within one {_noun(run)}"
     return f"{distance}, {place},"
 
 
@@ -214,28 +241,36 @@ def _capital(text: str) -> str:
 def _faulty(found: Findings) -> tuple[str, str]:
     run, cause = found.run, found.suspects[0]
     adverb = "" if cause.verdict.severity == "error" else "probably "
+    what = f"the training is {adverb}not the one that was meant: {_what(cause)}{_who(cause, found.strip)}."
+    place, attempts = at(cause.first, run), cause.harm.attempts
     if cause.first is None:
-        start = "In this run"
+        first = what
+    elif attempts > 1:
+        share = f"{attempts:,} of {plural(cause.harm.of_attempts, 'recorded attempt')}"
+        first = f"in {share}, first at {place}, {what}"
     else:
-        start = f"From {at(cause.first, run)} on"
-    what = f"{_what(cause)}{_who(cause, found.strip)}"
-    return f"{start} updates are {adverb}not the ones that were meant: {what}.", _trajectory(found)
+        first = f"{'at' if attempts else 'from'} {place}{'' if attempts else ' on'} {what}"
+    return _capital(first), _trajectory(found)
 
 
 def _rose(found: Findings) -> tuple[str, str]:
     loss, run = found.loss, found.run
     assert loss is not None
+    judged = _divergence(run)
+    if judged is not None and (judged.reason or "").startswith("fewer than "):
+        limit = f"{plural(loss.records, 'record')} are too few to tell a divergence from a spike"
+    else:
+        limit = f"whether that is a divergence was not checked{_reason(judged)}"
     first = (
-        f"The loss ends high, at {number(loss.last)} in {at(loss.last_at, run)}, where it had been "
-        f"{number(loss.lowest)} in {at(loss.lowest_at, run)}; {plural(loss.records, 'record')} are too few "
-        "to tell a divergence from a spike."
+        f"The last {_finite(loss)}loss is {number(loss.last)}, at {at(loss.last_at, run)}, and the lowest "
+        f"{number(loss.lowest)}, at {at(loss.lowest_at, run)}; {limit}."
     )
     return first, f"The log does not show why: {_what_was_looked_at(run)}."
 
 
 def _clean(found: Findings) -> tuple[str, str]:
     run = found.run
-    first = f"No update was found wrong: {_what_was_looked_at(run)}."
+    first = f"{_what_was_looked_at(run)}."
     other = next((one for one in found.others if is_serious(one)), None)
     if other is not None:
         return first, f"Beside the updates, though: {_seen(other)} ({named(other)})."
@@ -245,26 +280,42 @@ def _clean(found: Findings) -> tuple[str, str]:
 def _unknown(found: Findings) -> tuple[str, str]:
     if found.run.attempts == 0:
         return "The record holds no update.", "Nothing can be told of this training."
-    return "Nothing could be checked: no rule found in the record what it needs.", _trajectory(found)
+    return f"{_what_was_looked_at(found.run)}.", _trajectory(found)
 
 
 def _trajectory(found: Findings) -> str:
     """What the loss did where no symptom was found."""
-    judged = next((one for one in found.run.verdicts if one.code == DIVERGENCE), None)
-    if judged is not None and judged.status == PASSED:
-        if found.loss is not None and _is_high(found.loss):
-            return f"The loss was not found to leave its history, and yet it ends high{_ends(found)}."
-        return f"The loss did not leave its history{_ends(found)}."
-    if found.loss is None:
-        return "No update in the record has a loss."
-    return f"Whether the loss left its history was not checked{_reason(judged)}{_ends(found)}."
+    judged, loss = _divergence(found.run), found.loss
+    if loss is None:
+        return "No update in the record has a loss that is a finite number."
+    if judged is not None and judged.ignored:
+        return f"What {judged.code} {judged.name} found of the loss is ignored{_ends(loss)}."
+    if judged is None or judged.status != PASSED:
+        return f"Whether the loss left its history was not checked{_reason(judged)}{_ends(loss)}."
+    left = "was not found to leave its history"
+    if _is_high(loss):
+        return f"The {_finite(loss)}loss {left}, and yet it ends high{_ends(loss)}."
+    return f"The {_finite(loss)}loss {left}{_ends(loss)}."
 
 
-def _ends(found: Findings) -> str:
-    loss = found.loss
-    if loss is None or loss.records < 2:
-        return ""
-    return f": it began at {number(loss.first)} and ends at {number(loss.last)}"
+def _divergence(run: RunReport) -> Verdict | None:
+    return next((one for one in run.verdicts if one.code == DIVERGENCE), None)
+
+
+def _finite(loss: LossFacts) -> str:
+    return "finite " if loss.not_finite else ""
+
+
+def _ends(loss: LossFacts) -> str:
+    """Its first and its last value, and how often it was none."""
+    known = ""
+    if loss.records > 1:
+        what = "its last finite value is" if loss.not_finite else "ends at"
+        known = f": it began at {number(loss.first)} and {what} {number(loss.last)}"
+    if loss.not_finite:
+        have = "has" if loss.not_finite == 1 else "have"
+        known += f"; {plural(loss.not_finite, 'record')} {have} a loss that is not finite"
+    return known
 
 
 def _reason(judged: Verdict | None) -> str:
@@ -276,11 +327,11 @@ def _reason(judged: Verdict | None) -> str:
 
 def _ends_high(found: Findings) -> bool:
     """Whether the last loss is above the first and the lowest, and nothing judged it."""
-    judged = next((one for one in found.run.verdicts if one.code == DIVERGENCE), None)
-    loss = found.loss
-    if loss is None or loss.records < 2 or (judged is not None and judged.status != NOT_CHECKED):
+    judged, loss = _divergence(found.run), found.loss
+    if loss is None or loss.records < 2:
         return False
-    return _is_high(loss)
+    was_judged = judged is not None and (judged.status != NOT_CHECKED or judged.ignored)
+    return not was_judged and _is_high(loss)
 
 
 def _is_high(loss: LossFacts) -> bool:
@@ -288,8 +339,13 @@ def _is_high(loss: LossFacts) -> bool:
 
 
 def _what_was_looked_at(run: RunReport) -> str:
-    passed, unchecked = len(run.with_status(PASSED)), len(run.with_status(NOT_CHECKED))
-    return f"{plural(passed, 'rule')} passed, {unchecked} could not be checked"
+    passed, broken = len(run.with_status(PASSED)), len(run.with_status(BROKEN))
+    ignored = sum(bool(one.ignored) for one in run.verdicts)
+    unchecked = sum(not one.ignored for one in run.with_status(NOT_CHECKED))
+    parts = [f"{plural(passed, 'rule')} passed", f"{unchecked} could not be checked"]
+    parts += [f"{broken} {'is' if broken == 1 else 'are'} broken"] if broken else []
+    parts += [f"what is ignored was found by {plural(ignored, 'rule')}"] if ignored else []
+    return ", ".join(parts)
 
 
 def _what(one: Suspect) -> str:
@@ -303,6 +359,8 @@ def _who(one: Suspect, strip: HeatStrip | None) -> str:
     apart = strip.ranks - strip.quiet
     if not 0 < apart == len(strip.rows) < strip.quiet:
         return ""
+    if any(all(why.endswith(WORDS["missing"]) for why in row.why) for row in strip.rows):
+        return ""  # a rank that wrote less than others has no part in the fault for that
     noun, verb = ("rank", "stands") if apart == 1 else ("ranks", "stand")
     which = spans(sorted(row.rank for row in strip.rows))
     return f"; {noun} {which} {verb} out, the other {strip.quiet:,} do not"

@@ -22,17 +22,23 @@ NEAR: Final = (50, 0.05)
 
 _ROWS: Final = """
 WITH rows AS (
-    SELECT f.code, f.launch, f.optimizer, f.attempt_id, f.observed, f.expected,
+    SELECT f.code, f.launch, coalesce(f.optimizer, 0) AS optimizer, f.attempt_id, f.observed, f.expected,
            if($foreign, w.attempt_id, w.optimizer_update_id) AS number, w.applied, w.valid_tokens,
-           w.attempt_id IS NOT NULL AS recorded
+           w.attempt_id IS NOT NULL AS recorded, if($several, w.micro_step_id, NULL) AS micro_step
     FROM reported f LEFT JOIN windows w USING (run_id, launch, optimizer, attempt_id)
     WHERE f.run_id = $run
 ),
 attempts AS (
     SELECT code, launch, optimizer, attempt_id, any_value(number) AS number, bool_or(recorded) AS recorded,
            any_value(if(applied IS FALSE, 0, valid_tokens)) AS tokens,
-           NOT $foreign AND bool_or(applied IS FALSE) AS skipped
+           NOT $foreign AND bool_or(applied IS FALSE) AS skipped, any_value(micro_step) AS micro_step
     FROM rows GROUP BY ALL
+),
+placed AS (
+    SELECT *, {'launch': launch, 'attempt_id': attempt_id, 'optimizer': optimizer, 'number': number,
+               'skipped': skipped, 'micro_step': micro_step} AS moment,
+           {'launch': launch, 'step': coalesce(micro_step, attempt_id), 'optimizer': optimizer} AS place
+    FROM attempts
 ),
 sizes AS (
     SELECT code, min(observed) AS lowest, max(observed) AS highest,
@@ -40,14 +46,10 @@ sizes AS (
     FROM rows GROUP BY code
 )
 SELECT code, count(*) FILTER (recorded) AS attempts, sum(tokens) AS tokens,
-       arg_min({'launch': launch, 'attempt_id': attempt_id, 'optimizer': optimizer, 'number': number,
-                'skipped': skipped},
-               {'launch': launch, 'attempt': attempt_id}) FILTER (attempt_id IS NOT NULL) AS first,
-       arg_max({'launch': launch, 'attempt_id': attempt_id, 'optimizer': optimizer, 'number': number,
-                'skipped': skipped},
-               {'launch': launch, 'attempt': attempt_id}) FILTER (attempt_id IS NOT NULL) AS last,
+       arg_min(moment, place) FILTER (attempt_id IS NOT NULL) AS first,
+       arg_max(moment, place) FILTER (attempt_id IS NOT NULL) AS last,
        any_value(lowest), any_value(highest), any_value(least), any_value(most)
-FROM attempts JOIN sizes USING (code) GROUP BY code
+FROM placed JOIN sizes USING (code) GROUP BY code
 """
 _TOTALS: Final = """
 SELECT count(*), sum(if(applied IS FALSE, 0, valid_tokens)) FROM windows WHERE run_id = $1
@@ -103,11 +105,18 @@ def suspects(connection: duckdb.DuckDBPyConnection, run: RunReport, framework: s
 
 
 def _reaches(connection: duckdb.DuckDBPyConnection, run: RunReport) -> dict[str, _Reach]:
-    rows = connection.execute(_ROWS, {"run": run.run_id, "foreign": run.is_foreign}).fetchall()
+    asked = {"run": run.run_id, "foreign": run.is_foreign, "several": has_several_optimizers(connection, run)}
+    rows = connection.execute(_ROWS, asked).fetchall()
     return {
         code: _Reach(attempts, tokens, _moment(first), _moment(last), _size(*sizes))
         for code, attempts, tokens, first, last, *sizes in rows
     }
+
+
+def has_several_optimizers(connection: duckdb.DuckDBPyConnection, run: RunReport) -> bool:
+    """Whether attempts of a run are numbered by several optimizers, each of which counts its own."""
+    query = "SELECT count(DISTINCT optimizer) > 1 FROM windows WHERE run_id = $1"
+    return bool(connection.execute(query, [run.run_id]).fetchall()[0][0])
 
 
 def _moment(row: dict[str, Any] | None) -> Moment | None:
@@ -186,6 +195,8 @@ def with_lead(one: Suspect, onset: Suspect | None) -> Suspect:
     """The suspect with the distance from its first update to the onset's."""
     if onset is None or onset.first is None or one.first is None:
         return one
+    if one.first.optimizer != onset.first.optimizer:
+        return one
     begun, wrong = one.first.number, onset.first.number
     return one if begun is None or wrong is None else replace(one, lead=wrong - begun)
 
@@ -210,9 +221,14 @@ def is_late(one: Suspect, onset: Suspect | None) -> bool:
     """Whether it began after the onset, or can only follow from it."""
     if onset is None or onset.first is None or one.first is None:
         return False
-    if one.verdict.code in ON_SKIPS and place_of(one.first) == place_of(onset.first):
-        return True
-    return place_of(one.first) > place_of(onset.first)
+    return place_of(one.first) > place_of(onset.first) or is_on_its_skips(one, onset)
+
+
+def is_on_its_skips(one: Suspect, onset: Suspect) -> bool:
+    """Whether it begins on the skipped attempt of the onset, and can lie on no other kind of attempt."""
+    if one.first is None or onset.first is None or one.verdict.code not in ON_SKIPS:
+        return False
+    return place_of(one.first) == place_of(onset.first)
 
 
 def _is_new(one: Suspect, onset: Suspect | None) -> bool:
@@ -235,4 +251,4 @@ def _when(one: Suspect) -> tuple[bool, Sequence[int]]:
 
 def place_of(moment: Moment) -> tuple[int, int]:
     """A moment in the order of time."""
-    return moment.launch, moment.attempt_id
+    return moment.launch, moment.attempt_id if moment.micro_step is None else moment.micro_step

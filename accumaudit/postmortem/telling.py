@@ -15,7 +15,15 @@ from accumaudit.postmortem.heat import heat_strip
 from accumaudit.postmortem.history import histories
 from accumaudit.postmortem.model import Moment, PostMortem, Suspect
 from accumaudit.postmortem.quality import quality, unchecked
-from accumaudit.postmortem.suspects import first_symptom, first_wrong, in_time, ranked, suspects, with_lead
+from accumaudit.postmortem.suspects import (
+    first_symptom,
+    first_wrong,
+    in_time,
+    place_of,
+    ranked,
+    suspects,
+    with_lead,
+)
 from accumaudit.postmortem.trajectory import loss_facts
 
 if TYPE_CHECKING:
@@ -67,7 +75,9 @@ def _post_mortem(ledger: Ledger, run: RunReport) -> PostMortem:
         loss=loss,
         facts=facts(run, known),
         changes=tuple(told.changes),
-        around=sections_beside(ledger, run, [(one.launch, one.attempt_id) for one in marked], BESIDE),
+        around=sections_beside(
+            ledger, run, [(one.launch, one.optimizer, one.attempt_id) for one in marked], BESIDE
+        ),
         histories=drawn,
         strip=told.strip,
         unchecked=unchecked(connection, run),
@@ -82,4 +92,4 @@ def _marked(told: story.Findings) -> tuple[Moment, ...]:
     moments = [one.first for one in chosen if one is not None and one.first is not None]
     if not moments and story.outcome(told) == "rose" and told.loss:
         moments = [story.turn(told.loss)]
-    return tuple(sorted(dict.fromkeys(moments)))
+    return tuple(sorted(dict.fromkeys(moments), key=place_of))

@@ -28,7 +28,8 @@ steps AS (
 SELECT count(*) AS records, arg_min(loss, place) AS first, min(loss) AS lowest,
        arg_min(moment, {'loss': loss, 'place': place}) AS lowest_at,
        arg_max(loss, place) AS last, arg_max(moment, place) AS last_at,
-       max(rise) AS steepest, arg_max(moment, rise) AS steepest_at, arg_max(before, rise) AS steepest_after
+       max(rise) AS steepest, arg_min(moment, {'fall': -rise, 'place': place}) AS steepest_at,
+       arg_min(before, {'fall': -rise, 'place': place}) AS steepest_after
 FROM steps
 """
 _MOMENTS: Final = ("lowest_at", "last_at", "steepest_at", "steepest_after")

@@ -32,10 +32,11 @@ Lightning: The same, by gradient_clip_val. Use bf16 in place of fp16.
 DeepSpeed: Set gradient_clipping, and see that the loss scale is not at its floor.
 '''
 not_a_fault_when = '''
-A spike that comes back is none, however high, and neither is a loss that is falling again at the end, or
-one that grows a little because the data or the length of the sequences changed. The loss must give back
-half of all that was learned, stay above that in each of the last 25 records and in the last twentieth of
-the log, and lie six deviations above the best level.
+A spike that comes back is none, however high. Neither is a loss that grows a little because the data or the
+length of the sequences changed. A loss that is falling again at the end is none either, unless it still lies
+as far above its start as it had fallen below it. The loss must give back half of all that was learned, stay
+above that in each of the last 25 records and in the last twentieth of the log, and lie six deviations above
+the best level.
 
 A norm is judged beside the loss alone: it must stay at ten times the highest norm before, while the loss is
 worse than before. Fewer than 50 records before and 25 after prove nothing.
@@ -171,7 +172,8 @@ judged AS (
            a.* EXCLUDE (run_id, optimizer),
            are_rivals IS TRUE OR changes_sign AS is_unclear,
            coalesce(
-               second_half >= first_half - 0.2 * (first_half - best)
+               -- Far above where it began, it is lost though it falls.
+               (second_half >= first_half - 0.2 * (first_half - best) OR second_half > start + learned)
                    AND CASE
                        WHEN is_norm THEN loss_after > level_before + $deviations / 2 * deviation
                        ELSE was_low AND highs < 0.1 * $after

@@ -18,7 +18,7 @@ OVERFLOW: Final = 1777
 """Attempts from one overflow to the next."""
 
 START: Final = 1_700_000_000.0
-PROBE: Final = 8
+PROBE: Final = 64
 """Elements of the probe's slice."""
 
 _RATE: Final = """

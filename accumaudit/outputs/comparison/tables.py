@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from accumaudit.comparison.values import count, told
+from accumaudit.comparison.values import both, count
 from accumaudit.outputs.words import number, plural
 
 if TYPE_CHECKING:
@@ -74,19 +74,17 @@ def _differences(comparison: Comparison) -> Table:
 
 
 def _difference(one: Difference) -> tuple[str, ...]:
-    apart = "" if one.relative is None else number(one.relative) if one.relative < 2 else "not finite"
-    return one.label, one.where, told(one.values[0]), told(one.values[1]), apart
+    apart = "" if one.relative is None or not math.isfinite(one.relative) else number(one.relative)
+    return one.label, one.where, *both(*one.values), apart
 
 
 def _near(comparison: Comparison) -> Table:
-    rows = []
-    for row in comparison.near:
-        cells = [
-            f"{a} | {b}" if differs else a for (a, b), differs in zip(row.cells, row.differs, strict=True)
-        ]
-        rows.append((count(row.at), *cells))
-    title = "The places around it; where the two differ, both values"
-    return Table(title, (comparison.axis, *comparison.near_heads), tuple(rows))
+    title = "The places around it; where the two are not alike, what each tells"
+    heads = (comparison.axis, *comparison.near_heads)
+    rows = (
+        (count(row.at), *(a if a == b else f"{a} | {b}" for a, b in row.cells)) for row in comparison.near
+    )
+    return Table(title, heads, tuple(rows))
 
 
 def _fields(comparison: Comparison) -> Table:
@@ -104,7 +102,7 @@ def _field(one: FieldResult, *, several: bool) -> tuple[str, ...]:
     label = f"{one.label}, optimizer {one.optimizer}" if several else one.label
     largest = "" if one.largest is None else "none" if one.largest == 0 else f"{one.largest:.3g}"
     if one.largest is not None and not math.isfinite(one.largest):
-        largest = "one is not finite"
+        largest = "not a number"
     if one.largest and one.largest_at is not None:
         largest += f" at {one.largest_at}"
     return label, f"{one.compared:,}", f"{one.differing:,}", largest
@@ -130,7 +128,9 @@ def _losses(comparison: Comparison) -> Table:
         gap = "-" if a is None or b is None else _gap(a, b, comparison.tolerance)
         cells = ("-" if one is None else number(one) for one in (a, b))
         rows.append((f"{count(row.start)} to {count(row.end)}", *cells, gap))
-    title = f"Mean loss at equal {_plural(comparison.losses_axis)}"
+    measured = [None not in row.sides for row in comparison.summary if row.field == "loss"]
+    kind = "" if measured == [True] else ", as reported where it was not measured,"
+    title = f"Mean loss{kind} at equal {_plural(comparison.losses_axis)}"
     return Table(title, (comparison.losses_axis, *_names(comparison), "gap"), tuple(rows))
 
 

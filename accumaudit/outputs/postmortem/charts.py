@@ -299,7 +299,7 @@ def _numbers(curve: Curve, name: str, axis: str) -> tuple[str, ...]:
     strange = f"{len(curve.nonfinite):,}"
     if not known:
         return name, "-", "-", "-", "-", strange
-    low, high = min(known), max(known)
+    low, high = min(known), max(known, key=lambda found: (found[0], -found[1]))
 
     def placed(found: tuple[float, float]) -> str:
         return f"{number(found[0])} at {axis} {found[1]:,.0f}"

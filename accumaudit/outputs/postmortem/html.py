@@ -94,6 +94,7 @@ def _run(telling: PostMortem, histories: Sequence[History]) -> dict[str, Any]:
         "outcome": outcome,
         "telling": telling,
         "first_wrong": views.first_wrong(telling),
+        "no_first_wrong": views.no_first_wrong(telling),
         "onset": views.onset(telling),
         "loss": views.loss_facts(telling.loss, run) if telling.loss else [],
         "changes": views.changes(telling),

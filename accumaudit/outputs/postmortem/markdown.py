@@ -110,7 +110,7 @@ def _beginning(telling: PostMortem) -> Iterator[str]:
     """Where anything was wrong first, and where the training itself was."""
     first, onset = views.first_wrong(telling), views.onset(telling)
     if first is None:
-        yield from _paragraph("None was found among what could be checked.")
+        yield from _paragraph(views.no_first_wrong(telling))
     for turn, what in ((first, ""), (onset, "The first symptom: ")):
         if turn is not None:
             distance = f" ({turn.distance})" if turn.distance else ""
@@ -127,7 +127,7 @@ def _figures(telling: PostMortem) -> Iterator[str]:
     if telling.loss is not None:
         yield from _facts(views.loss_facts(telling.loss, telling.run))
     if telling.changes:
-        yield from _bullets(map(escaped, views.changes(telling)))
+        yield from _bullets(escaped(f"Changed at {text}") for text in views.changes(telling))
     for group, history in zip(groups, (one for one in telling.histories if one.curves), strict=True):
         if len(groups) > 1:
             yield from _heading(escaped(group.title), 3)

@@ -26,7 +26,7 @@ OUTCOMES: Final = {
     "went wrong": ("error", "Went wrong"),
     "faulty": ("error", "Faulty updates"),
     "rose": ("warning", "The loss ends high"),
-    "clean": ("good", "No fault found"),
+    "clean": ("good", "No faulty update reported"),
     "unknown": ("", "Nothing could be checked"),
 }
 """The tone of an outcome, and what it is called."""
@@ -105,6 +105,13 @@ def first_wrong(telling: PostMortem) -> Turn | None:
     return _turn(telling.first_wrong, telling.run)
 
 
+def no_first_wrong(telling: PostMortem) -> str:
+    """What is said where no update is the first wrong one."""
+    if telling.outcome in ("faulty", "went wrong"):
+        return "What was found is about the whole run: the record tells no first update."
+    return "No error and no warning about the training is reported, of what could be checked."
+
+
 def onset(telling: PostMortem) -> Turn | None:
     """The first symptom, where it is not the first fault itself."""
     first, onset = telling.first_wrong, telling.onset
@@ -151,7 +158,7 @@ def _card(one: Suspect, run: RunReport) -> Card:
         ("When", _when(one, run)),
         ("Ranks", None if run.is_foreign else ranks(finding, run)),
         ("Measured", None if has_harm and one.harm.size else _measured(finding.observed, finding.expected)),
-        ("Harm", _harm(one.harm) if has_harm else None),
+        ("Found in", _harm(one.harm) if has_harm else None),
         ("What follows", _follows(one)),
     ]
     own = one.own_fix
@@ -207,7 +214,7 @@ def _distance(one: Suspect, run: RunReport) -> str | None:
     if one.lead is None or one.role == "symptom":
         return None
     if one.lead == 0:
-        return f"in the same {noun} as the first symptom"
+        return f"within one {noun} of the first symptom"
     return f"{plural(abs(one.lead), noun)} {'before' if one.lead > 0 else 'after'} the first symptom"
 
 

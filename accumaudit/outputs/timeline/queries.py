@@ -32,7 +32,9 @@ AT_UPDATE: Final = """
     AND abs(id - $around::BIGINT) = min(abs(id - $around::BIGINT)) OVER its_section
 """
 
-AT_PLACES: Final = "list_contains($around, {'launch': launch, 'attempt_id': attempt_id})"
+AT_PLACES: Final = """
+    list_contains($around, {'launch': launch, 'optimizer': optimizer, 'attempt_id': attempt_id})
+"""
 
 AROUND: Final = f"""
     bool_or(here) OVER (

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 What = Literal["overview", "all"] | int
 """The beginning, the end and everything faulty; every attempt; or those around an update."""
 
-Places = Sequence[tuple[int, int]]
-"""Launches and their attempts."""
+Places = Sequence[tuple[int, int, int]]
+"""Launches, optimizers and their attempts."""
 
 ALWAYS: Final = ("gap", "hook_error", "not_recorded", "close")
 """Marks that an overview has wherever they stand; others come with the attempts beside them."""
@@ -118,7 +118,8 @@ class _Reading:
         """The conditions of what is wanted, and the values in them."""
         if self._aimed is not None:
             places, near = self._aimed
-            around = [{"launch": launch, "attempt_id": attempt_id} for launch, attempt_id in places]
+            names = ("launch", "optimizer", "attempt_id")
+            around = [dict(zip(names, place, strict=True)) for place in places]
             return {"here": queries.AT_PLACES, "wanted": queries.BESIDE % {"near": near}}, {"around": around}
         if isinstance(self._what, int):
             return {"here": queries.AT_UPDATE, "wanted": queries.AROUND}, {"around": self._what}
