@@ -226,7 +226,7 @@ def test_a_misleading_record_is_no_fault_of_the_training(tmp_path: Path) -> None
     told = tell(write_run(tmp_path, wrong))
     assert told.outcome == "clean"
     assert [one.verdict.code for one in told.others] == ["ACC810"]
-    assert told.verdict[1].startswith("Beside the updates, though: ")
+    assert told.verdict[1].startswith("What was found is not about the updates: ")
     assert told.first_wrong is None
 
 

@@ -273,7 +273,7 @@ def _clean(found: Findings) -> tuple[str, str]:
     first = f"{_what_was_looked_at(run)}."
     other = next((one for one in found.others if is_serious(one)), None)
     if other is not None:
-        return first, f"Beside the updates, though: {_seen(other)} ({named(other)})."
+        return first, f"What was found is not about the updates: {_seen(other)} ({named(other)})."
     return first, _trajectory(found)
 
 
@@ -287,7 +287,7 @@ def _trajectory(found: Findings) -> str:
     """What the loss did where no symptom was found."""
     judged, loss = _divergence(found.run), found.loss
     if loss is None:
-        return "No update in the record has a loss that is a finite number."
+        return "No update in the record has a finite loss."
     if judged is not None and judged.ignored:
         return f"What {judged.code} {judged.name} found of the loss is ignored{_ends(loss)}."
     if judged is None or judged.status != PASSED:
