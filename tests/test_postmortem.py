@@ -127,6 +127,17 @@ def test_another_accumulation_and_another_number_of_ranks_are_changes(tmp_path: 
     ]
 
 
+def test_a_loss_that_is_not_finite_comes_after_the_fault_before_it(tmp_path: Path) -> None:
+    lost = {number: {"loss": [math.nan] * 4} for number in range(7, 11)}
+    told = tell(write_run(tmp_path, attempts([3.0] * 10, {5: HALVED, **lost})))
+    assert told.outcome == "went wrong"
+    assert codes(told) == ["ACC104"]
+    assert told.onset is not None
+    assert (told.onset.verdict.code, told.onset.first and told.onset.first.number) == ("ACC109", 7)
+    assert told.verdict[0].startswith("The strongest suspect lies at update 5: ")
+    assert told.verdict[1].startswith("2 updates later, at update 7, the training went wrong: ")
+
+
 def test_a_fault_after_the_divergence_is_no_suspect_of_it(tmp_path: Path) -> None:
     told = tell(write_run(tmp_path, attempts(FALLING + HIGH, {140: HALVED})))
     assert codes(told) == ["ACC104"]
@@ -233,7 +244,7 @@ def test_a_misleading_record_is_no_fault_of_the_training(tmp_path: Path) -> None
 def test_every_bundled_rule_has_a_role() -> None:
     roles = {code: role(code) for code in load_rules()}
     assert {code for code, one in roles.items() if one == "symptom"} == {
-        *("ACC309", "ACC704", "ACC803", "ACC901", "ACC902")
+        *("ACC109", "ACC309", "ACC704", "ACC803", "ACC901", "ACC902")
     }
     assert {code for code, one in roles.items() if one == "cost"} == {"ACC503", "ACC504", "ACC506"}
     assert all(one == "record" for code, one in roles.items() if code in ("ACC305", "ACC806", "ACC904"))
@@ -327,7 +338,8 @@ def test_the_first_fault_is_the_earliest_though_optimizers_count_attempts_of_the
 
 
 def test_losses_that_are_not_finite_at_the_end_are_said_to_be_there(tmp_path: Path) -> None:
-    told = tell(write_run(tmp_path, attempts([*FALLING, *[math.nan] * 3])))
+    reported = [{"loss": [None] * 4, "reported_loss": loss} for loss in [*FALLING, *[math.nan] * 3]]
+    told = tell(write_run(tmp_path, reported))
     assert told.verdict[1] == (
         "The finite loss was not found to leave its history: it began at 4 and its last finite value is "
         "2.215; 3 records have a loss that is not finite."

@@ -10,6 +10,7 @@ _FAMILIES: Final[dict[str, Role]] = {"ACC8": "record", "ACC9": "symptom"}
 """By what the codes of a family begin with."""
 
 _ROLES: Final[dict[str, Role]] = {
+    "ACC109": "symptom",  # that nothing stopped it is a fault; that a loss was not finite has a cause
     "ACC305": "record",  # told by where the schedule ended: it says nothing of a single update
     "ACC309": "symptom",  # steps that were skipped, seen from the rates
     "ACC503": "cost",

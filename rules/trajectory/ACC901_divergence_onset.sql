@@ -205,13 +205,13 @@ endings AS (
            launch,
            optimizer,
            min(attempt_id) AS attempt,
-           count(*) AS followers,
+           count(DISTINCT attempt_id) AS followers,
            bool_and(is_hidden) AS are_hidden
     FROM numbers
     WHERE lost
       AND attempt_id > last_finite
     GROUP BY ALL
-    HAVING count(*) >= $not_finite
+    HAVING count(DISTINCT attempt_id) >= $not_finite
 )
 SELECT run_id,
        launch,
