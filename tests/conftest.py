@@ -11,6 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from accumaudit.ledger.reader import Ledger
+    from tests.pages import Page
     from tests.processes import Pair
 
 # Before torch is loaded: the trainings are small, and the workers share the cores.
@@ -35,6 +36,26 @@ def logs() -> Iterator[Ledger]:
 
     with read_ledger([real_logs()]) as ledger:
         yield ledger
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Page]:
+    """A tab of a browser, for the tests of a module."""
+    from tests.pages import page
+
+    with page() as opened:
+        yield opened
+
+
+@pytest.fixture
+def browser(tab: Page) -> Iterator[Page]:
+    """The tab as a test finds it, and no complaint after it."""
+    tab.complaints.clear()
+    tab.allow_scripts(True)
+    tab.send_headers({})
+    tab.resize(1280, 900)
+    yield tab
+    assert tab.complaints == []
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,16 +33,7 @@ WARMING_UP: Final = Settings(
     answer_length=20,
 )
 """Ten updates an epoch."""
-WITH_TAILS: Final = Settings(
-    accumulation_steps=2,
-    batch_size=4,
-    batches=21,
-    epochs=14,
-    warmup_updates=100,
-    learning_rate=0.03,
-    max_grad_norm=None,
-    answer_length=20,
-)
+WITH_TAILS: Final = replace(WARMING_UP, batches=21)
 """The same, with a short window at the end of each epoch."""
 HALF_PRECISION: Final = Settings(
     accumulation_steps=2, batches=20, epochs=4, precision="fp16", loss_scale=2.0**16, warmup_updates=10

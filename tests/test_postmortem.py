@@ -154,7 +154,7 @@ def test_faults_without_a_divergence_are_told_from_the_first_on(tmp_path: Path) 
         "At update 3 the training is not the one that was meant: a short last window"
     )
     assert told.verdict[1] == (
-        "Whether the loss left its history was not checked (fewer than 75 updates have a loss): "
+        "Whether the loss left its history was not checked (fewer than 75 updates of one stage have a loss): "
         "it began at 3 and ends at 2.7."
     )
     assert told.suspects[0].follows == ("ACC104",)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,7 @@ from accumaudit.outputs.postmortem.html import comparison_page, rendered
 from accumaudit.outputs.postmortem.views import cards
 from accumaudit.postmortem import PostMortem, post_mortems
 from accumaudit.testing.records import write_run
-from tests.pages import CONTRAST, UNNAMED, Page, page
+from tests.pages import CONTRAST, UNNAMED, Page
 from tests.told import empty_of, history_of, telling_of
 
 pytestmark = pytest.mark.slow  # a browser, and a training
@@ -77,22 +76,6 @@ def made(folder: Path) -> str:
 def _saved(file: Path, tellings: list[PostMortem]) -> str:
     file.write_text(rendered(tellings), encoding="utf-8")
     return file.as_uri()
-
-
-@pytest.fixture(scope="module")
-def tab() -> Iterator[Page]:
-    with page() as opened:
-        yield opened
-
-
-@pytest.fixture
-def browser(tab: Page) -> Iterator[Page]:
-    """The tab as a test finds it, and no complaint after it."""
-    tab.complaints.clear()
-    tab.allow_scripts(True)
-    tab.resize(1280, 900)
-    yield tab
-    assert tab.complaints == []
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -104,23 +104,28 @@ class TestDivergenceOnset:
         assert verdicts_of(self.CODE, write_series(tmp_path, cases)) == each(cases, False)
 
     def test_the_launches_of_a_run_are_one_history(self, tmp_path: Path) -> None:
-        lost = changed(80, lambda loss, _: loss + 3, count=130)
-        for name, values in {"lost soon after": lost, "nothing": curve(130)}.items():
-            write_run(tmp_path / name, [{"loss": [loss] * 4} for loss in values[:60]])
+        lost = changed(120, lambda loss, _: loss + 3, count=170)
+        harder = changed(100, lambda loss, _: loss + 3)
+        for name, values in {"lost soon after": lost, "nothing": curve(170), "a stage": harder}.items():
+            write_run(
+                tmp_path / name, [{"loss": [loss] * 4} for loss in values[:100]], peak_learning_rate=1e-3
+            )
             write_run(
                 tmp_path / name,
-                [{"loss": [loss] * 4} for loss in values[60:]],
+                [{"loss": [loss] * 4} for loss in values[100:]],
                 launch="bbbb",
-                first_update=61,
-                resumed_from_update=60,
-                optimizer_state_step_at_attach=60,
-                scheduler_step_at_attach=60,
+                first_update=101,
+                resumed_from_update=100,
+                optimizer_state_step_at_attach=100,
+                scheduler_step_at_attach=100,
                 started_at=1_700_100_000.0,
+                peak_learning_rate=5e-4 if name == "a stage" else 1e-3,
             )
         found = rows_of(self.CODE, tmp_path)
         assert {name: [row["fault"] for row in rows] for name, rows in found.items()} == {
             "lost soon after": [True],
             "nothing": [False],
+            "a stage": [False, False],
         }
         (row,) = found["lost soon after"]
         assert (row["launch"], row["attempt_id"]) == (2, 21)
@@ -135,7 +140,7 @@ class TestDivergenceOnset:
             run.run_id: run.verdicts[0].reason for run in check_paths([tmp_path], select=[self.CODE]).runs
         }
         assert reasons == {
-            "few": "fewer than 75 updates have a loss",
+            "few": "fewer than 75 updates of one stage have a loss",
             "no loss": "`loss` or `reported_loss` was never declared or reported",
         }
 

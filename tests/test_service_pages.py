@@ -11,7 +11,7 @@ import pytest
 from accumaudit.outputs.words import printable
 from accumaudit.service.snapshot import FindingView, RunView, Snapshot
 from accumaudit.service.web.server import Server
-from tests.pages import CONTRAST, UNNAMED, Page, page
+from tests.pages import CONTRAST, UNNAMED, Page
 from tests.shown import HOSTILE, NOW, board_of, faulty_run, named, serving
 
 pytestmark = pytest.mark.slow  # a browser
@@ -22,23 +22,6 @@ HTML: Final = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
     return faulty_run(tmp_path_factory.mktemp("runs"))
-
-
-@pytest.fixture(scope="module")
-def tab() -> Iterator[Page]:
-    with page() as opened:
-        yield opened
-
-
-@pytest.fixture
-def browser(tab: Page) -> Iterator[Page]:
-    """The tab as a test finds it, and no complaint after it."""
-    tab.complaints.clear()
-    tab.allow_scripts(True)
-    tab.send_headers({})
-    tab.resize(1280, 900)
-    yield tab
-    assert tab.complaints == []
 
 
 @pytest.fixture(scope="module")

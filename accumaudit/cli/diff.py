@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from accumaudit.cli import Choice, StopError
-from accumaudit.cli.config import Settings, find_settings
-from accumaudit.cli.inputs import log_options, memory_option, open_ledger, place
+from accumaudit.cli.config import Settings
+from accumaudit.cli.inputs import log_options, log_settings, memory_option, open_ledger, place
 from accumaudit.cli.progress import progress
 from accumaudit.cli.writing import format_of, missing_packages, write
 from accumaudit.comparison import BYS, TOLERANCE
@@ -81,8 +80,7 @@ def command(
     input cannot be used or nothing could be compared.
     """
     form = format_ or format_of(output, outputs.FORMATS, "text")
-    found = find_settings(Path.cwd())
-    settings = replace(found, arguments=arguments or found.arguments, columns=columns or found.columns)
+    settings = log_settings(arguments, columns)
     with missing_packages():
         importlib.import_module(f"{outputs.__name__}.{outputs.FORMATS[form]}")
         compared = _compared((run_a, run_b), settings, memory, by, tolerance, charts=form == "html")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from accumaudit.cli import Choice, StopError
-from accumaudit.cli.config import find_settings
-from accumaudit.cli.inputs import SHOWN, log_options, open_ledger, place
+from accumaudit.cli.inputs import SHOWN, log_options, log_settings, open_ledger, place
 from accumaudit.cli.judging import judge, wanted_rules
 
 if TYPE_CHECKING:
@@ -44,8 +42,7 @@ def command(
     openmetrics` turns into blocks of a Prometheus. tensorboard is a folder with the event files of
     each run.
     """
-    found = find_settings(Path.cwd())
-    settings = replace(found, arguments=arguments or found.arguments, columns=columns or found.columns)
+    settings = log_settings(arguments, columns)
     catalogue = wanted_rules(settings)
     ledger = open_ledger(paths, settings)
     try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,6 +70,14 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="What the columns of a CSV or JSONL file are: step=iter,learning_rate=lr.",
     )
     return arguments(columns(command))
+
+
+def log_settings(arguments: Path | None, columns: Mapping[str, str]) -> Settings:
+    """The settings of the project, with what was said on the command line of the logs."""
+    from accumaudit.cli.config import find_settings
+
+    found = find_settings(Path.cwd())
+    return replace(found, arguments=arguments or found.arguments, columns=columns or found.columns)
 
 
 def _size(_: click.Context, param: click.Parameter, text: str | None) -> str | None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from accumaudit.cli import Choice, StopError
-from accumaudit.cli.config import Settings, find_settings
-from accumaudit.cli.inputs import log_options, memory_option, open_ledger, place
+from accumaudit.cli.config import Settings
+from accumaudit.cli.inputs import log_options, log_settings, memory_option, open_ledger, place
 from accumaudit.cli.judging import exit_status, judge, tell_unused, wanted_rules
 from accumaudit.cli.progress import progress
 from accumaudit.cli.writing import format_of, missing_packages, write
@@ -64,8 +64,7 @@ def command(
     if by is not None and against is None:
         raise click.UsageError("--by is about a comparison: name the other run with --against")
     form = format_ or format_of(output, postmortem.FORMATS, "markdown")
-    found = find_settings(Path.cwd())
-    settings = replace(found, arguments=arguments or found.arguments, columns=columns or found.columns)
+    settings = log_settings(arguments, columns)
     with missing_packages():
         importlib.import_module(f"{postmortem.__name__}.{postmortem.FORMATS[form]}")
         report, tellings = _told(path, against, settings, memory, by)

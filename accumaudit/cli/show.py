@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from accumaudit.cli import Choice, StopError
-from accumaudit.cli.config import find_settings
-from accumaudit.cli.inputs import log_options, open_ledger, place
+from accumaudit.cli.inputs import log_options, log_settings, open_ledger, place
 from accumaudit.cli.judging import exit_status, judge, tell_unused, wanted_rules
 
 if TYPE_CHECKING:
@@ -37,8 +35,7 @@ def command(
     """
     from accumaudit.outputs.timeline.reading import timelines
 
-    found = find_settings(Path.cwd())
-    settings = replace(found, arguments=arguments or found.arguments, columns=columns or found.columns)
+    settings = log_settings(arguments, columns)
     catalogue = wanted_rules(settings)
     ledger = open_ledger([path], settings)
     try:

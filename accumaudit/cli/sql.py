@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from accumaudit.cli import Choice, StopError
-from accumaudit.cli.config import find_settings
-from accumaudit.cli.inputs import log_options, open_ledger, place
+from accumaudit.cli.inputs import log_options, log_settings, open_ledger, place
 
 if TYPE_CHECKING:
     import duckdb
@@ -32,8 +30,7 @@ def command(
     positions.
     `DESCRIBE windows` lists the columns of one. Nothing outside them can be read or written.
     """
-    found = find_settings(Path.cwd())
-    settings = replace(found, arguments=arguments or found.arguments, columns=columns or found.columns)
+    settings = log_settings(arguments, columns)
     ledger = open_ledger([path], settings)
     try:
         names, rows = ask(ledger.connection, query)

@@ -4,7 +4,7 @@ name = "divergence-onset"
 severity = "warning"
 since = "0.1.0"
 scope = "run"
-scope_is_empty = "fewer than 75 updates have a loss"
+scope_is_empty = "fewer than 75 updates of one stage have a loss"
 needs = ["loss or reported_loss"]
 summary = "from some update on the loss or the gradient norm left its own history and never came back"
 why = '''
@@ -45,8 +45,9 @@ Several optimizers with losses of their own (a GAN) are not judged, for they pul
 neither are losses of both signs, as policies have them. A loss that never fell has nothing to lose.
 
 A resumed launch goes on with the history of the launch before; updates that were done again count once. A
-task that is followed by a harder one in the same run, or a resume with other data, may look the same. Then
-the figures say what happened, and the cause is yours.
+stage that is declared, by other rates or lengths or by another class of scheduler or optimizer, begins a
+history of its own. A harder task in the same run, or a resume with other data, may look the same where
+nothing declares it. Then the figures say what happened, and the cause is yours.
 '''
 references = [
     "bigscience-workshop/Megatron-DeepSpeed#57",
@@ -62,8 +63,34 @@ deviations = 6  # how many deviations above the best level the loss must lie
 norm_factor = 10  # how many times the highest norm before it the norm must stay
 not_finite = 5  # how many losses at the end that are not finite count as divergence
 */
-WITH losses AS (
+WITH setups AS (
     SELECT run_id,
+           launch,
+           [max(peak_learning_rate), max(planned_updates), max(warmup_updates), max(min_learning_rate)] AS declared,
+           max(scheduler_class) AS scheduler_class,
+           list_transform(any_value(optimizers), lambda one: one['class']) AS optimizer_classes
+    FROM runs
+    GROUP BY run_id, launch
+),
+turns AS (
+    SELECT run_id,
+           launch,
+           len(list_filter(
+               list_zip(declared, lag(declared) OVER in_order),
+               lambda x: x[1] IS NOT NULL AND x[1] IS DISTINCT FROM x[2]
+           )) > 0
+           OR coalesce(scheduler_class <> lag(scheduler_class) OVER in_order, FALSE)
+           OR coalesce(optimizer_classes <> lag(optimizer_classes) OVER in_order, FALSE) AS is_turn
+    FROM setups
+    WINDOW in_order AS (PARTITION BY run_id ORDER BY launch)
+),
+-- The launches of a run are one history, unless another stage is declared; what begins anew is another run.
+stages AS (
+    SELECT run_id, launch, sum(is_turn::INTEGER) OVER (PARTITION BY run_id ORDER BY launch) AS stage FROM turns
+),
+losses AS (
+    SELECT run_id,
+           stage,
            launch,
            optimizer,
            attempt_id,
@@ -71,6 +98,7 @@ WITH losses AS (
            CASE WHEN is_measured THEN loss ELSE reported_loss END AS loss,
            coalesce(grad_norm_before_max, grad_norm_max) AS norm
     FROM windows
+    JOIN stages USING (run_id, launch)
     WHERE applied IS NOT FALSE
     WINDOW of_run AS (PARTITION BY run_id, optimizer)
 ),
@@ -84,11 +112,10 @@ rivals AS (
     )
     GROUP BY ALL
 ),
--- The launches of a run are one history: what begins anew is another run.
 records AS (
     SELECT *,
            row_number() OVER in_order AS place,
-           count(*) OVER (PARTITION BY run_id, optimizer) AS records,
+           count(*) OVER (PARTITION BY run_id, stage, optimizer) AS records,
            median(loss) OVER (in_order ROWS BETWEEN 9 PRECEDING AND CURRENT ROW) AS level,
            -- A median of records before and after lies beside a loss that is falling, not above it.
            median(loss) OVER (in_order ROWS BETWEEN 5 PRECEDING AND 5 FOLLOWING) AS level_around,
@@ -97,10 +124,11 @@ records AS (
            max(norm) OVER (in_order ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS highest_norm_before
     FROM losses
     WHERE loss IS NOT NULL
-    WINDOW in_order AS (PARTITION BY run_id, optimizer ORDER BY launch, attempt_id)
+    WINDOW in_order AS (PARTITION BY run_id, stage, optimizer ORDER BY launch, attempt_id)
 ),
 bests AS (
     SELECT run_id,
+           stage,
            optimizer,
            median(loss) FILTER (place <= 10) AS start,
            min(level) FILTER (place BETWEEN 10 AND records - $after) AS best,
@@ -111,6 +139,7 @@ bests AS (
 ),
 histories AS (
     SELECT run_id,
+           stage,
            optimizer,
            any_value(records) AS records,
            greatest($after, 0.05 * any_value(records)) AS enough,
@@ -123,16 +152,17 @@ histories AS (
            1.4826 * median(abs(loss - level_around)) FILTER (place BETWEEN 10 AND greatest(best_at, $before)) AS deviation,
            best + greatest($given_back * learned, $deviations * deviation) AS limit_of_loss
     FROM records
-    JOIN bests USING (run_id, optimizer)
-    GROUP BY run_id, optimizer, start, best, best_at
+    JOIN bests USING (run_id, stage, optimizer)
+    GROUP BY run_id, stage, optimizer, start, best, best_at
 ),
 candidates AS (
     SELECT r.run_id,
+           r.stage,
            r.optimizer,
            min(place) FILTER (lowest_after > limit_of_loss AND learned > $deviations * deviation) AS by_loss,
            min(place) FILTER (lowest_norm_after > $norm_factor * highest_norm_before) AS by_norm
     FROM records AS r
-    JOIN histories AS h USING (run_id, optimizer)
+    JOIN histories AS h USING (run_id, stage, optimizer)
     WHERE place > $before
       AND place <= h.records - enough
     GROUP BY ALL
@@ -147,6 +177,7 @@ onsets AS (
 -- What stood before the onset, and whether the loss is coming back by now.
 aftermaths AS (
     SELECT run_id,
+           stage,
            optimizer,
            any_value(is_norm) AS is_norm,
            -- A loss that wanders was as high before, and crept there.
@@ -163,13 +194,13 @@ aftermaths AS (
            median(loss) FILTER (place BETWEEN onset AND (onset + r.records) // 2) AS first_half,
            median(loss) FILTER (place > (onset + r.records) // 2) AS second_half
     FROM records AS r
-    JOIN onsets AS o USING (run_id, optimizer)
-    JOIN histories AS h USING (run_id, optimizer)
+    JOIN onsets AS o USING (run_id, stage, optimizer)
+    JOIN histories AS h USING (run_id, stage, optimizer)
     GROUP BY ALL
 ),
 judged AS (
     SELECT h.*,
-           a.* EXCLUDE (run_id, optimizer),
+           a.* EXCLUDE (run_id, stage, optimizer),
            are_rivals IS TRUE OR changes_sign AS is_unclear,
            coalesce(
                -- Far above where it began, it is lost though it falls.
@@ -181,7 +212,7 @@ judged AS (
                FALSE
            ) AS diverged
     FROM histories AS h
-    LEFT JOIN aftermaths AS a USING (run_id, optimizer)
+    LEFT JOIN aftermaths AS a USING (run_id, stage, optimizer)
     LEFT JOIN rivals AS r USING (run_id)
 ),
 -- A trainer that hides losses that are not finite logs 0 beside such a norm.
